@@ -1,0 +1,105 @@
+# `make` alone lists what there is. Each target installs what it needs and is not there yet; see scripts/need.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# Builds and tools live outside the repository, so that a fresh clone is quick and the tree stays clean.
+SANDGATE_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/sandgate
+SANDGATE_TOOLS := $(SANDGATE_CACHE)/tools
+CARGO_TARGET_DIR ?= $(SANDGATE_CACHE)/target
+
+# The runtime is one static binary, for the machine it is built on.
+MUSL_TARGET := $(shell uname -m)-unknown-linux-musl
+SANDGATE_RUNTIME_BIN := $(CARGO_TARGET_DIR)/$(MUSL_TARGET)/release/sandgate-runtime
+
+export SANDGATE_TOOLS CARGO_TARGET_DIR MUSL_TARGET SANDGATE_RUNTIME_BIN
+export CC_$(subst -,_,$(MUSL_TARGET)) := musl-gcc
+export PATH := $(SANDGATE_TOOLS)/bin:$(PATH)
+
+# Passed on: `make test ARGS=name_of_a_test`, `make run ARGS=--help`.
+ARGS ?=
+FUZZ_SECONDS ?= 60
+
+NEED := ./scripts/need
+say = @printf '==> %s\n' '$(1)' >&2
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: ## Build the server and run it in the foreground
+	@$(NEED) rust
+	cargo run --release --locked -p sandgate-server -- $(ARGS)
+
+.PHONY: runtime
+runtime: ## Build the runtime, one static binary
+	@$(NEED) rust musl
+	cargo build --release --locked -p sandgate-runtime --target $(MUSL_TARGET)
+	@echo $(SANDGATE_RUNTIME_BIN)
+
+.PHONY: test
+test: runtime ## Run all tests, against the real runtime
+	@./scripts/test $(ARGS)
+
+.PHONY: check
+check: check-fmt check-proto check-gen check-clippy check-docs check-deny ## Run all checks that are no tests
+
+.PHONY: check-fmt
+check-fmt: ## Check the format of Rust code
+	$(call say,format)
+	@$(NEED) rust
+	@cargo fmt --all --check
+
+.PHONY: check-proto
+check-proto: ## Check the contract: lint, format, nothing released is broken
+	$(call say,contract)
+	@$(NEED) buf
+	@buf lint
+	@buf format --diff --exit-code
+	@./scripts/breaking
+
+.PHONY: check-gen
+check-gen: ## Check that committed generated code is fresh
+	$(call say,generated code)
+	@$(NEED) buf
+	@./scripts/gen --check
+
+.PHONY: check-clippy
+check-clippy: ## Run clippy, warnings denied
+	$(call say,clippy)
+	@$(NEED) rust
+	@cargo clippy --workspace --all-targets --locked -- -D warnings
+
+.PHONY: check-docs
+check-docs: ## Build the Rust docs, warnings denied
+	$(call say,docs)
+	@$(NEED) rust
+	@RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --workspace --locked
+
+# Advisories are left out: their database is no package, and a check must not turn red by itself.
+.PHONY: check-deny
+check-deny: ## Check dependencies: licences, bans, sources
+	$(call say,dependencies)
+	@$(NEED) rust deny
+	@cargo deny --locked check --hide-inclusion-graph bans licenses sources
+
+.PHONY: gen
+gen: ## Write the generated code of the other languages
+	@$(NEED) buf
+	@./scripts/gen
+
+.PHONY: bench
+bench: runtime ## Run the benchmarks
+	cargo run --release --locked -p sandgate-bench -- $(ARGS)
+
+.PHONY: fuzz
+fuzz: ## Fuzz path resolution for FUZZ_SECONDS (60)
+	@$(NEED) rust nightly cxx fuzz
+	cargo +nightly fuzz run --fuzz-dir runtime/files/fuzz paths -- -max_total_time=$(FUZZ_SECONDS)
+
+.PHONY: clean
+clean: ## Remove what was built (installed tools stay)
+	cargo clean
