@@ -1,0 +1,240 @@
+//! What happens between clone and exec.
+//!
+//! The child runs in its parent's memory (`CLONE_VM`), so that nothing is copied however large the runtime is. It only
+//! makes system calls, on data that was laid out before the clone: no allocation, no libc, no panic.
+
+use std::{
+    ffi::{CString, c_char},
+    os::fd::AsRawFd as _,
+    ptr,
+    sync::atomic::{AtomicI32, AtomicU32, Ordering},
+};
+
+use crate::{
+    raw::syscall,
+    spawn::{Command, Stage},
+};
+
+/// Everything the child needs, laid out so that it only has to point at it.
+pub(crate) struct Plan {
+    programs: Vec<CString>,
+    argv: Vec<*const c_char>,
+    envp: Vec<*const c_char>,
+    stdio: [i32; 3],
+    terminal: bool,
+    cwd: CString,
+    user: Option<(u32, u32, Vec<u32>)>,
+    umask: u32,
+    limits: Vec<(u32, [u64; 2])>,
+    cgroups: Vec<i32>,
+    oom_score_adj: Vec<u8>,
+    descriptor_3: Option<i32>,
+    failed_stage: AtomicU32,
+    failed_errno: AtomicI32,
+    // Owns what `argv` and `envp` point at.
+    _strings: Vec<CString>,
+}
+
+// SAFETY: the pointers in `argv` and `envp` point into `_strings`, which is never changed while the plan lives.
+unsafe impl Send for Plan {}
+// SAFETY: as above; the rest is plain data and atomics.
+unsafe impl Sync for Plan {}
+
+#[repr(C)]
+struct KernelSigaction {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+const SIGNALS: std::ops::RangeInclusive<usize> = 1..=64;
+const SIGSET_BYTES: usize = 8;
+
+// === impl Plan ===
+
+impl Plan {
+    pub(crate) fn new(command: &Command) -> Self {
+        let strings: Vec<CString> = command.argv.iter().chain(&command.env).cloned().collect();
+        let pointers = |range: &[CString]| {
+            range
+                .iter()
+                .map(|s| s.as_ptr())
+                .chain([ptr::null()])
+                .collect::<Vec<*const c_char>>()
+        };
+        let (args, env) = strings.split_at(command.argv.len());
+        let (argv, envp) = (pointers(args), pointers(env));
+        Self {
+            programs: command.programs.clone(),
+            argv,
+            envp,
+            stdio: command.stdio_numbers(),
+            terminal: command.terminal,
+            cwd: command.cwd.clone(),
+            user: command.user.as_ref().map(|u| (u.uid, u.gid, u.groups.clone())),
+            umask: command.umask,
+            limits: command.limits.iter().map(|l| (l.resource, [l.soft, l.hard])).collect(),
+            cgroups: command.cgroup_numbers(),
+            oom_score_adj: command
+                .oom_score_adj
+                .map(|n| n.to_string().into_bytes())
+                .unwrap_or_default(),
+            descriptor_3: command.descriptor_3.as_ref().map(|fd| fd.as_raw_fd()),
+            failed_stage: AtomicU32::new(0),
+            failed_errno: AtomicI32::new(0),
+            _strings: strings,
+        }
+    }
+
+    /// What the child could not do, once it has ended without exec.
+    pub(crate) fn failure(&self) -> Option<(Stage, i32)> {
+        let stage = Stage::from_number(self.failed_stage.load(Ordering::Acquire))?;
+        Some((stage, self.failed_errno.load(Ordering::Acquire)))
+    }
+
+    fn fail(&self, stage: Stage, result: isize) {
+        let errno = i32::try_from(-result).unwrap_or(libc::EINVAL);
+        self.failed_errno.store(errno, Ordering::Release);
+        self.failed_stage.store(stage as u32, Ordering::Release);
+    }
+
+    /// Becomes the program. Returns only if that failed, with the failure noted.
+    ///
+    /// # Safety
+    /// Only in a child made by `clone` without `CLONE_THREAD`, with all signals blocked.
+    pub(crate) unsafe fn run(&self) {
+        // SAFETY: we are such a child, by this function's own contract.
+        if let Err((stage, result)) = unsafe { self.prepare() } {
+            return self.fail(stage, result);
+        }
+        let mut worst = -(libc::ENOENT as isize);
+        for program in &self.programs {
+            // SAFETY: argv and envp end in a null pointer and point at strings that the plan owns.
+            let result = unsafe {
+                syscall(
+                    libc::SYS_execve,
+                    [
+                        program.as_ptr() as usize,
+                        self.argv.as_ptr() as usize,
+                        self.envp.as_ptr() as usize,
+                        0,
+                        0,
+                    ],
+                )
+            };
+            // As execvp does: look on when it is not there, and remember that one was there and not allowed.
+            match i32::try_from(-result) {
+                Ok(libc::ENOENT | libc::ENOTDIR) => {}
+                Ok(libc::EACCES) => worst = result,
+                _ => {
+                    worst = result;
+                    break;
+                }
+            }
+        }
+        self.fail(Stage::Exec, worst);
+    }
+
+    /// # Safety
+    /// As `run`.
+    unsafe fn prepare(&self) -> Result<(), (Stage, isize)> {
+        let check = |stage: Stage, result: isize| if result < 0 { Err((stage, result)) } else { Ok(()) };
+        // SAFETY: every pointer below is to plan data or to locals that outlive the call.
+        unsafe {
+            let default = KernelSigaction {
+                handler: libc::SIG_DFL,
+                flags: 0,
+                restorer: 0,
+                mask: 0,
+            };
+            for signal in SIGNALS {
+                // Fails for KILL and STOP, which have no handler to reset.
+                syscall(
+                    libc::SYS_rt_sigaction,
+                    [signal, &raw const default as usize, 0, SIGSET_BYTES, 0],
+                );
+            }
+            check(Stage::Session, syscall(libc::SYS_setsid, [0; 5]))?;
+            for &group in &self.cgroups {
+                let own = b"0";
+                check(
+                    Stage::Cgroup,
+                    syscall(libc::SYS_write, [group as usize, own.as_ptr() as usize, 1, 0, 0]),
+                )?;
+            }
+            self.set_oom_score();
+            for (target, &source) in self.stdio.iter().enumerate() {
+                check(
+                    Stage::Stdio,
+                    syscall(libc::SYS_dup3, [source as usize, target, 0, 0, 0]),
+                )?;
+            }
+            if self.terminal {
+                check(
+                    Stage::Terminal,
+                    syscall(libc::SYS_ioctl, [0, libc::TIOCSCTTY as usize, 0, 0, 0]),
+                )?;
+            }
+            for (resource, limit) in &self.limits {
+                let args = [0, *resource as usize, limit.as_ptr() as usize, 0, 0];
+                check(Stage::Limit, syscall(libc::SYS_prlimit64, args))?;
+            }
+            if let Some((uid, gid, groups)) = &self.user {
+                let (uid, gid) = (*uid as usize, *gid as usize);
+                let set = [groups.len(), groups.as_ptr() as usize, 0, 0, 0];
+                check(Stage::User, syscall(libc::SYS_setgroups, set))?;
+                check(Stage::User, syscall(libc::SYS_setresgid, [gid, gid, gid, 0, 0]))?;
+                check(Stage::User, syscall(libc::SYS_setresuid, [uid, uid, uid, 0, 0]))?;
+            }
+            // After the user: it is the user who must be able to enter.
+            check(
+                Stage::Cwd,
+                syscall(libc::SYS_chdir, [self.cwd.as_ptr() as usize, 0, 0, 0, 0]),
+            )?;
+            syscall(libc::SYS_umask, [self.umask as usize, 0, 0, 0, 0]);
+            let cloexec = libc::CLOSE_RANGE_CLOEXEC as usize;
+            let mut first_closed = 3;
+            if let Some(source) = self.descriptor_3 {
+                // To itself it would be EINVAL, and CLOEXEC would stay: 3 is then the flag's to clear.
+                if source == 3 {
+                    check(
+                        Stage::Stdio,
+                        syscall(libc::SYS_fcntl, [3, libc::F_SETFD as usize, 0, 0, 0]),
+                    )?;
+                } else {
+                    check(Stage::Stdio, syscall(libc::SYS_dup3, [source as usize, 3, 0, 0, 0]))?;
+                }
+                first_closed = 4;
+            }
+            let rest = [first_closed, u32::MAX as usize, cloexec, 0, 0];
+            check(Stage::Stdio, syscall(libc::SYS_close_range, rest))?;
+            let none = 0u64;
+            let set = [libc::SIG_SETMASK as usize, &raw const none as usize, 0, SIGSET_BYTES, 0];
+            check(Stage::Session, syscall(libc::SYS_rt_sigprocmask, set))
+        }
+    }
+
+    /// Makes the kernel pick this process before the runtime when memory runs out. Best effort: a sandbox without /proc
+    /// still runs commands.
+    unsafe fn set_oom_score(&self) {
+        if self.oom_score_adj.is_empty() {
+            return;
+        }
+        let path = c"/proc/self/oom_score_adj";
+        // SAFETY: the path is a C string, the bytes are the plan's.
+        unsafe {
+            let at = libc::AT_FDCWD as isize as usize;
+            let flags = (libc::O_WRONLY | libc::O_CLOEXEC) as usize;
+            let fd = syscall(libc::SYS_openat, [at, path.as_ptr() as usize, flags, 0, 0]);
+            if fd >= 0 {
+                let bytes = &self.oom_score_adj;
+                syscall(
+                    libc::SYS_write,
+                    [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0],
+                );
+                syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0]);
+            }
+        }
+    }
+}

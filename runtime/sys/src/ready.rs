@@ -1,0 +1,28 @@
+//! Waiting for descriptors without blocking.
+//!
+//! tokio asks for a promise that a descriptor does not change while it is registered. An `OwnedFd` keeps it.
+
+use std::{io, os::fd::OwnedFd};
+
+use tokio::io::{Interest, unix::AsyncFd};
+
+/// A descriptor whose readiness to be read or written can be awaited.
+///
+/// # Errors
+/// When it can't be polled, or there is no tokio runtime's epoll to take it.
+pub fn readiness(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    register(fd, Interest::READABLE | Interest::WRITABLE)
+}
+
+/// A descriptor whose exceptional events can be awaited, such as a change of a cgroup's file.
+///
+/// # Errors
+/// As `readiness`.
+pub fn priority(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    register(fd, Interest::PRIORITY)
+}
+
+fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an OwnedFd is the same open descriptor for as long as it lives, and AsyncFd owns it.
+    unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(io::Error::from)
+}
