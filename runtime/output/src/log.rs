@@ -73,6 +73,13 @@ impl Log {
         self.store.relieve(&self.inner).await;
     }
 
+    /// Makes nobody wait for followers any more; what they would lose is kept, beyond the bounds. For a log that has
+    /// little to come.
+    pub fn release(&self) {
+        self.inner.lock().release();
+        self.inner.room.notify_waiters();
+    }
+
     /// Sets a control point after what was written so far. [`Mark::Ended`] closes the log. Repeats are ignored.
     pub fn mark(&self, mark: Mark) {
         if !self.inner.lock().mark(mark) {

@@ -36,6 +36,8 @@ pub(crate) struct State {
     pub(crate) heads: Heads,
     followers: HashMap<u64, Cursor>,
     next_follower: u64,
+    /// The writer waits for no follower any more.
+    released: bool,
     ended: bool,
     removed: bool,
     /// The right to write files. Taken by the job that does so.
@@ -72,7 +74,7 @@ pub(crate) enum Shed {
     ReadFirst(Span, Location),
     /// A follower would lose bytes.
     Held,
-    /// There is only the open segment, which is never dropped.
+    /// There is only the open segment, which is never dropped; or a follower has need of it and the log is released.
     Nothing,
 }
 
@@ -101,6 +103,7 @@ impl State {
             heads: Heads::new(options.head_bytes),
             followers: HashMap::new(),
             next_follower: 0,
+            released: false,
             ended: false,
             removed: false,
             lane: Some(disk),
@@ -255,6 +258,10 @@ impl State {
         }
     }
 
+    pub(crate) fn release(&mut self) {
+        self.released = true;
+    }
+
     pub(crate) fn detach(&mut self, follower: u64) {
         self.followers.remove(&follower);
     }
@@ -277,7 +284,7 @@ impl State {
         };
         let span = *span;
         if self.followers.values().any(|cursor| cursor.would_lose(&span.end)) {
-            return Shed::Held;
+            return if self.released { Shed::Nothing } else { Shed::Held };
         }
         if self.heads.wants(&span) {
             match held {

@@ -17,6 +17,7 @@ use std::{
 };
 
 use rustix::{
+    event::{PollFd, PollFlags, poll},
     io::Errno,
     pipe::{PipeFlags, pipe_with},
     process::Pid,
@@ -61,6 +62,8 @@ struct Report {
     user_micros: u64,
     system_micros: u64,
     max_rss: u64,
+    /// The program left nothing behind.
+    alone: u64,
 }
 
 const STARTED: u32 = 1;
@@ -72,8 +75,7 @@ const SIGNALLED: u32 = 5;
 // === impl Command ===
 
 impl Command {
-    /// Starts the program under a keeper. The calling thread must live as long as the process: its end is taken for the
-    /// runtime's.
+    /// Starts the program under a keeper.
     ///
     /// # Errors
     /// With the stage at which the child gave up; nothing is left of it then.
@@ -82,7 +84,8 @@ impl Command {
             stage: Stage::Clone,
             source,
         };
-        let (reports, report) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| clone_failed(e.into()))?;
+        let (reports, report) =
+            pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(|e| clone_failed(e.into()))?;
         let mut stack = Stack::new().map_err(clone_failed)?;
         let memory = Memory {
             plan: Plan::new(self),
@@ -118,7 +121,6 @@ impl Command {
         match keeper.started() {
             Ok(program) => {
                 keeper.program = program;
-                rustix::io::ioctl_fionbio(&keeper.reports, true).map_err(|e| clone_failed(e.into()))?;
                 Ok(keeper)
             }
             Err(error) => {
@@ -137,33 +139,35 @@ impl Keeper {
         self.reports.as_fd()
     }
 
-    /// The program's exit, if it has been told.
+    /// The program's exit, if it has been told, and whether it left nothing behind.
     ///
     /// # Errors
     /// WouldBlock while the program runs; UnexpectedEof when the keeper ended without a word (somebody killed it).
-    pub fn exit(&self) -> io::Result<Exit> {
+    pub fn exit(&self) -> io::Result<(Exit, bool)> {
         let report = self.read()?;
         let status = if report.kind == EXITED {
             ExitStatus::Code
         } else {
             ExitStatus::Signal
         };
-        Ok(Exit {
+        let exit = Exit {
             status: status(report.number),
             user_time: Duration::from_micros(report.user_micros),
             system_time: Duration::from_micros(report.system_micros),
             max_rss: report.max_rss,
-        })
+        };
+        Ok((exit, report.alone != 0))
     }
 
     /// Waits for the keeper's own end, which is near when `pidfd` is readable, and frees what it ran on.
     pub fn wait_and_release(mut self) {
-        let _ = wait(libc::P_PIDFD, self.pidfd.as_raw_fd() as usize, libc::WEXITED);
+        while let Err(libc::EINTR) = wait(libc::P_PIDFD, self.pidfd.as_raw_fd() as usize, libc::WEXITED) {}
         // SAFETY: the keeper has ended, and `self` is gone after this.
         unsafe { ManuallyDrop::drop(&mut self.memory) };
     }
 
     fn started(&self) -> Result<Pid, SpawnError> {
+        while let Err(Errno::INTR) = poll(&mut [PollFd::new(&self.reports, PollFlags::IN)], None) {}
         let report = self.read().map_err(|source| SpawnError {
             stage: Stage::Clone,
             source,
@@ -284,14 +288,13 @@ fn keep_tree(leader: i32, parent: i32) {
             Ok(Some(_)) | Err(libc::EINTR) => {}
             Err(_) => return,
             Ok(None) => {
-                // SAFETY: plain system calls on a local.
-                let now = unsafe {
-                    syscall(libc::SYS_rt_sigtimedwait, [&raw const wanted as usize, 0, 0, 8, 0]);
-                    syscall(libc::SYS_getppid, [0; 5])
-                };
-                if now != parent as isize {
+                // SAFETY: a plain system call.
+                // Asked before each wait: if the runtime died before we asked for a signal, none will come.
+                if unsafe { syscall(libc::SYS_getppid, [0; 5]) } != parent as isize {
                     return kill_tree();
                 }
+                // SAFETY: a plain system call on a local.
+                unsafe { syscall(libc::SYS_rt_sigtimedwait, [&raw const wanted as usize, 0, 0, 8, 0]) };
             }
         }
     }
@@ -338,17 +341,16 @@ fn tell_exit(exit: Exit) {
         ExitStatus::Signal(signal) => (SIGNALLED, signal),
     };
     let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(0);
-    let (user_micros, system_micros) = (micros(exit.user_time), micros(exit.system_time));
-    tell(
-        0,
-        Report {
-            kind,
-            number,
-            user_micros,
-            system_micros,
-            max_rss: exit.max_rss,
-        },
-    );
+    let alone = wait(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT).is_err();
+    let report = Report {
+        kind,
+        number,
+        user_micros: micros(exit.user_time),
+        system_micros: micros(exit.system_time),
+        max_rss: exit.max_rss,
+        alone: u64::from(alone),
+    };
+    tell(0, report);
 }
 
 fn tell(fd: i32, report: Report) {

@@ -11,6 +11,7 @@ mod limits;
 mod raw;
 mod read;
 mod ready;
+mod signal;
 mod spawn;
 mod stack;
 mod wait;
@@ -22,9 +23,10 @@ pub use self::{
     counters::Counters,
     inherited::inherited,
     keeper::Keeper,
-    limits::survive_file_size_limit,
+    limits::{raise_descriptor_limit, survive_file_size_limit},
     read::read_into,
     ready::{priority, readiness},
+    signal::send_signal,
     spawn::{Command, Credentials, Limit, SpawnError, Spawned, Stage},
     wait::{Exit, ExitStatus, peek, reap},
 };

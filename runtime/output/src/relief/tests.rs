@@ -152,6 +152,29 @@ async fn a_log_that_holds_goes_on_when_its_follower_is_gone() {
 }
 
 #[tokio::test]
+async fn a_released_log_waits_for_nobody_and_drops_nothing_that_is_needed() {
+    for memory in [16 * KIB, MIB] {
+        let dir = tempfile::tempdir().unwrap();
+        let log = store(&dir, memory, 100 * KIB).create("x", holding(64 * KIB)).unwrap();
+        let mut follower = log.follow(FollowFrom::Start, true);
+        let writer = log.clone();
+        let mut writer = tokio::spawn(async move {
+            for _ in 0..20 {
+                writer.append(Stream::Stdout, block(1)).await;
+            }
+        });
+        assert!(timeout(NEVER, &mut writer).await.is_err(), "held back");
+        log.release();
+        writer.await.unwrap();
+        log.mark(Mark::Ended);
+        let items = drain(&mut follower).await;
+        assert!(!items.iter().any(|item| matches!(item, Item::Gap { .. })));
+        assert_eq!(log.written().stdout, 20 * 8 * KIB);
+        assert_eq!(follower.position(), log.written());
+    }
+}
+
+#[tokio::test]
 async fn a_follower_that_finished_or_needs_no_more_holds_nobody() {
     let dir = tempfile::tempdir().unwrap();
     let log = store(&dir, MIB, MIB).create("x", holding(64 * KIB)).unwrap();
