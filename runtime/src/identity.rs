@@ -1,0 +1,69 @@
+//! Who this runtime is: what it tells a server that connects.
+
+use std::{fmt::Write as _, io, time::SystemTime};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use sandgate_errors::Refusal;
+use sandgate_proto::v1::ErrorReason;
+
+/// The newest protocol generation that this runtime speaks. It grows when the meaning of something old changes; what is
+/// only added is a capability.
+pub const GENERATION: u32 = 1;
+
+/// What this runtime can do. docs/runtime.md says what each means.
+pub(crate) const CAPABILITIES: &[&str] = &[
+    "env.warm",
+    "exec.budget",
+    "exec.hold",
+    "exec.pty",
+    "exec.resume",
+    "exec.run",
+    "exec.signal",
+    "exec.stdin",
+    "exec.stream",
+    "exec.user",
+    "files.batch",
+    "files.chunks",
+    "files.glob",
+    "files.grep",
+    "files.root",
+    "files.tar",
+    "files.transfer",
+    "files.user",
+    "files.watch",
+    "limits.deadline",
+    "limits.idle",
+];
+
+/// This start of the runtime.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    pub(crate) incarnation: String,
+    pub(crate) started_at: SystemTime,
+}
+
+// === impl Identity ===
+
+impl Identity {
+    pub(crate) fn new() -> io::Result<Self> {
+        let mut random = [0u8; 12];
+        getrandom(&mut random, GetRandomFlags::empty())?;
+        let mut incarnation = String::with_capacity(2 * random.len());
+        for byte in random {
+            let _ = write!(incarnation, "{byte:02x}");
+        }
+        Ok(Self {
+            incarnation,
+            started_at: SystemTime::now(),
+        })
+    }
+
+    /// Refuses a request that was meant for another start of the runtime.
+    pub(crate) fn expect(&self, expected: &str) -> Result<(), Refusal> {
+        if expected.is_empty() || expected == self.incarnation {
+            return Ok(());
+        }
+        let message = "the sandbox was restarted; what ran before is gone and was not run again";
+        Err(Refusal::new(ErrorReason::SandboxRestarted, message).with("incarnation", &self.incarnation))
+    }
+}

@@ -1,0 +1,255 @@
+//! The runtime's life: set up, serve, end in order.
+
+use std::{
+    fs,
+    io::{self, IsTerminal as _},
+    os::unix::fs::DirBuilderExt as _,
+    path::Path,
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use rustix::{
+    fs::Mode,
+    process::{DumpableBehavior, set_dumpable_behavior, umask},
+};
+use sandgate_exec::{CgroupRoots, Execs, Settings};
+use sandgate_files::{Defaults, User, litter::Litter};
+use sandgate_output::StoreLimits;
+use sandgate_proto::runtime::v1::runtime_service_server::RuntimeServiceServer;
+use tokio::{
+    net::UnixListener,
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+
+use crate::{
+    args::Args,
+    clock::{Clock, End, Limits},
+    identity::Identity,
+    service::{Files, Service},
+};
+
+/// Why the runtime could not start.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error("--user {0}")]
+    User(String),
+    #[error("--state-dir {0}: {1}")]
+    StateDir(String, #[source] io::Error),
+    #[error("{0}: {1}")]
+    Socket(String, #[source] io::Error),
+    #[error("could not start: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Why the runtime ends.
+#[derive(Debug)]
+enum Why {
+    Told(Option<Duration>),
+    Signal,
+    Clock(End),
+}
+
+/// Wide and fixed: with adaptive windows one stopped reader blocks its whole connection.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+/// Streams above the limit would queue in silence.
+const MAX_STREAMS: u32 = 100_000;
+const KEEPALIVE: Duration = Duration::from_secs(30);
+/// Between TERM and KILL when the sandbox ends by itself.
+const END_GRACE: Duration = Duration::from_secs(2);
+/// How long callers have to take what is left for them, at the end.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+const LOCK_POLL: Duration = Duration::from_millis(2);
+/// The exit code for what the caller got wrong: a flag, a directory, a socket.
+pub const EX_USAGE: u8 = 64;
+
+/// Runs until the sandbox's end.
+pub fn run(args: Args) -> ExitCode {
+    let log = tracing_subscriber::fmt()
+        .with_max_level(args.log)
+        .with_writer(io::stderr);
+    log.with_ansi(io::stderr().is_terminal()).init();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let outcome = runtime.map_err(StartError::from).and_then(|runtime| {
+        let outcome = runtime.block_on(serve(args));
+        // A thread that is stuck in a file system must not keep us.
+        runtime.shutdown_timeout(LAST_WORDS);
+        outcome
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::from(EX_USAGE)
+        }
+    }
+}
+
+async fn serve(args: Args) -> Result<(), StartError> {
+    // Files of ours are nobody else's; execs get a mask of their own.
+    umask(Mode::from_raw_mode(0o077));
+    // Commands of the same user must not read our memory.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(io::Error::from)?;
+    sandgate_sys::survive_file_size_limit();
+    let identity = Identity::new()?;
+    let state_dir = |error| StartError::StateDir(args.state_dir.display().to_string(), error);
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&args.state_dir)
+        .map_err(state_dir)?;
+    let _lock = lock(&args.state_dir).map_err(state_dir)?;
+    let user = args
+        .user
+        .as_deref()
+        .map(User::find)
+        .transpose()
+        .map_err(|error| StartError::User(error.message))?;
+    let listener = listen(&args)?;
+    let limits = Limits {
+        deadline: args.deadline.and_then(|span| SystemTime::now().checked_add(span)),
+        idle: args.idle_limit,
+    };
+    let clock = Clock::new(limits);
+    let defaults = Defaults {
+        user: user.clone(),
+        cwd: args.cwd.clone(),
+    };
+    let execs = Execs::open(settings(&args, &identity, user)).await.map_err(state_dir)?;
+    let litter = Litter::open(&args.state_dir.join("litter")).map_err(state_dir)?;
+    let files = Files::new(defaults, litter);
+    let (stop, stops) = mpsc::channel(1);
+    let service = Service {
+        identity: identity.clone(),
+        clock: clock.clone(),
+        execs: execs.clone(),
+        files: Arc::new(files),
+        stop,
+    };
+    tracing::info!(
+        incarnation = identity.incarnation,
+        cgroups = execs.has_cgroups(),
+        "serving"
+    );
+    let ending = end(stops, clock, execs, args.state_dir.clone());
+    let server = Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(MAX_STREAMS)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .add_service(RuntimeServiceServer::new(service));
+    let (ended, over) = tokio::sync::oneshot::channel();
+    let shutdown = async move {
+        ending.await;
+        let _ = ended.send(());
+    };
+    let serving = server.serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown);
+    tokio::select! {
+        served = serving => served.map_err(|error| StartError::Io(io::Error::other(error)))?,
+        // Streams that nobody reads must not keep us.
+        () = async { let _ = over.await; tokio::time::sleep(LAST_WORDS).await } => {}
+    }
+    Ok(())
+}
+
+/// Waits for a reason to end, then ends everything and puts it on disk.
+async fn end(mut stops: mpsc::Receiver<Option<Duration>>, clock: Clock, execs: Execs, state_dir: std::path::PathBuf) {
+    let terminated = async {
+        match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+            (Ok(mut term), Ok(mut int)) => {
+                tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+            }
+            _ => std::future::pending().await,
+        }
+    };
+    let why = tokio::select! {
+        Some(grace) = stops.recv() => Why::Told(grace),
+        () = terminated => Why::Signal,
+        end = clock.end(execs.alive()) => Why::Clock(end),
+    };
+    tracing::info!(?why, "stopping");
+    let (word, grace) = match why {
+        Why::Told(grace) => ("stopped", grace),
+        Why::Signal => ("signal", Some(END_GRACE)),
+        Why::Clock(End::Deadline) => ("deadline", Some(END_GRACE)),
+        Why::Clock(End::Idle) => ("idle", Some(END_GRACE)),
+    };
+    tokio::select! {
+        () = execs.stop(grace) => {}
+        // Told again: a shorter grace counts.
+        Some(grace) = stops.recv() => execs.stop(grace).await,
+    }
+    // For whoever looks after the sandbox: why it is gone.
+    if let Err(error) = fs::write(state_dir.join("ended"), word) {
+        tracing::warn!(%error, "the reason of the end could not be written down");
+    }
+}
+
+/// One runtime a state directory: two would give one id to two programs.
+fn lock(state_dir: &Path) -> io::Result<fs::File> {
+    let file = fs::File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(state_dir.join("lock"))?;
+    let begun = Instant::now();
+    loop {
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            // A runtime that was killed while it started a program: the child has our lock until it is the program. To
+            // wait for it also means that no start of that runtime is under way when we look at what it left.
+            Err(rustix::io::Errno::WOULDBLOCK) if begun.elapsed() < LOCK_WAIT => std::thread::sleep(LOCK_POLL),
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(io::Error::other("another runtime uses it")),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let _ = fs::remove_file(state_dir.join("ended"));
+    Ok(file)
+}
+
+fn listen(args: &Args) -> Result<UnixListener, StartError> {
+    if let Some(path) = &args.socket {
+        let failed = |error| StartError::Socket(format!("--socket {}", path.display()), error);
+        // What a killed runtime left. The lock on the state directory says that it is gone.
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        return UnixListener::bind(path).map_err(failed);
+    }
+    let number = args.socket_fd.unwrap_or_default();
+    let failed = |error| StartError::Socket(format!("--socket-fd {number}"), error);
+    let listener = sandgate_sys::inherited(number)
+        .map(std::os::unix::net::UnixListener::from)
+        .map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    UnixListener::from_std(listener).map_err(failed)
+}
+
+fn settings(args: &Args, identity: &Identity, user: Option<User>) -> Settings {
+    let memory = args.memory_cgroup.clone();
+    Settings {
+        incarnation: identity.incarnation.clone(),
+        state_dir: args.state_dir.clone(),
+        cwd: args.cwd.clone(),
+        user,
+        path: args.path.clone(),
+        cgroups: args.cgroup.clone().map(|unified| CgroupRoots { unified, memory }),
+        retain_bytes: args.retain_bytes.min(args.retain_bytes_max),
+        retain_bytes_max: args.retain_bytes_max,
+        output: StoreLimits {
+            memory_bytes: args.memory_bytes,
+            retain_bytes: args.retain_bytes_total,
+        },
+        keep_finished: args.keep_finished,
+        keep_for: args.keep_for,
+        max_alive: args.max_alive,
+        descriptors: sandgate_sys::raise_descriptor_limit(),
+    }
+}
