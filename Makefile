@@ -21,6 +21,8 @@ export PATH := $(SANDGATE_TOOLS)/bin:$(PATH)
 # Passed on: `make test ARGS=name_of_a_test`, `make run ARGS=--help`.
 ARGS ?=
 FUZZ_SECONDS ?= 60
+# Long inputs from the start: what is interesting is behind many operations and whole tar headers.
+FUZZ_ARGS := -len_control=0 -max_len=2048
 
 NEED := ./scripts/need
 say = @printf '==> %s\n' '$(1)' >&2
@@ -42,6 +44,7 @@ runtime: ## Build the runtime, one static binary
 
 .PHONY: test
 test: runtime ## Run all tests, against the real runtime
+	@$(NEED) buf
 	@./scripts/test $(ARGS)
 
 .PHONY: check
@@ -96,9 +99,10 @@ bench: runtime ## Run the benchmarks
 	cargo run --release --locked -p sandgate-bench -- $(ARGS)
 
 .PHONY: fuzz
-fuzz: ## Fuzz path resolution for FUZZ_SECONDS (60)
+fuzz: ## Fuzz paths and tar entries, each for FUZZ_SECONDS (60)
 	@$(NEED) rust nightly cxx fuzz
-	cargo +nightly fuzz run --fuzz-dir runtime/files/fuzz paths -- -max_total_time=$(FUZZ_SECONDS)
+	cargo +nightly fuzz run --fuzz-dir runtime/files/fuzz paths -- -max_total_time=$(FUZZ_SECONDS) $(FUZZ_ARGS)
+	cargo +nightly fuzz run --fuzz-dir runtime/files/fuzz tar_entries -- -max_total_time=$(FUZZ_SECONDS) $(FUZZ_ARGS)
 
 .PHONY: clean
 clean: ## Remove what was built (installed tools stay)
