@@ -44,7 +44,7 @@ runtime: ## Build the runtime, one static binary
 
 .PHONY: test
 test: runtime ## Run all tests, against the real runtime
-	@$(NEED) buf
+	@$(NEED) buf perl
 	@./scripts/test $(ARGS)
 
 .PHONY: check

@@ -267,11 +267,16 @@ impl Exec {
         (cut(Stream::Stdout).await, cut(Stream::Stderr).await)
     }
 
-    /// Waits so long for a caller to come. Answers whether one did, or is there.
-    pub async fn caller_within(&self, grace: Duration) -> bool {
-        let before = self.calls.load(Ordering::Acquire);
-        tokio::time::sleep(grace).await;
-        self.callers.load(Ordering::Acquire) > 0 || self.calls.load(Ordering::Acquire) > before
+    /// How many callers there have been.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Acquire)
+    }
+
+    /// Somebody waits for it.
+    #[must_use]
+    pub fn has_callers(&self) -> bool {
+        self.callers.load(Ordering::Acquire) > 0
     }
 
     /// Counts a caller that waits for the exec, until the guard is dropped.

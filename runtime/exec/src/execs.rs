@@ -72,6 +72,8 @@ const HEAD_BYTES: u64 = 1 << 20;
 const MAX_ID: usize = 64;
 const SWEEP: Duration = Duration::from_secs(5);
 const KILL: i32 = 9;
+/// How far a file that output is saved to may be behind the log.
+const SAVE_LAG: u64 = 1 << 20;
 
 // === impl Execs ===
 
@@ -375,7 +377,8 @@ impl Execs {
             counters: self.0.counters.clone(),
             slot,
         };
-        let supervisor = Supervisor::new(exec.clone(), leader, stdout, stderr, begun, count)?;
+        let save_lag = spec.save.as_ref().map(|_| (spec.retain_bytes / 4).min(SAVE_LAG));
+        let supervisor = Supervisor::new(exec.clone(), leader, stdout, stderr, begun, count, save_lag)?;
         self.0.alive.send_modify(|alive| *alive += 1);
         let pid = u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0);
         exec.status.send_modify(|status| {

@@ -2,10 +2,14 @@
 
 use std::{
     collections::BTreeMap,
-    ffi::{CStr, CString},
+    ffi::{CStr, CString, OsStr},
     fs::File,
     io::{self, Write as _},
-    os::fd::{AsFd, OwnedFd},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -323,10 +327,9 @@ fn failure(error: &SpawnError, command: &Command) -> StartFailure {
     let os = &error.source;
     let shown = |name: &CStr| name.to_string_lossy().chars().take(MAX_SHOWN).collect::<String>();
     let program = command.argv.first().map(|name| shown(name)).unwrap_or_default();
-    let there = command
-        .programs
-        .iter()
-        .any(|path| std::fs::metadata(path.to_string_lossy().as_ref()).is_ok());
+    let from = Path::new(OsStr::from_bytes(command.cwd.to_bytes()));
+    let exists = |path: &CString| from.join(OsStr::from_bytes(path.to_bytes())).exists();
+    let there = command.programs.iter().any(exists);
     let cwd = shown(&command.cwd);
     match (error.stage, os.raw_os_error()) {
         (Stage::Exec, Some(libc::ENOENT)) if there => {

@@ -146,7 +146,8 @@ impl Stdin {
             let written = self.push(fd, data).await?;
             self.accepted.fetch_add(written as u64, Ordering::AcqRel);
             let last = data[..written].last();
-            self.in_line.store(last.is_some_and(|key| !LINE_ENDS.contains(key)), Ordering::Release);
+            self.in_line
+                .store(last.is_some_and(|key| !LINE_ENDS.contains(key)), Ordering::Release);
             data = &data[written..];
         }
         Ok(())
@@ -154,7 +155,9 @@ impl Stdin {
 
     /// The keys that end the input. In the midst of a line the first one only ends the line.
     fn end_of_file(&self, terminal: &OwnedFd) -> Vec<u8> {
-        let lines = tcgetattr(terminal).ok().filter(|modes| modes.local_modes.contains(LocalModes::ICANON));
+        let lines = tcgetattr(terminal)
+            .ok()
+            .filter(|modes| modes.local_modes.contains(LocalModes::ICANON));
         match lines {
             Some(modes) => {
                 let presses = if self.in_line.load(Ordering::Acquire) { 2 } else { 1 };

@@ -12,11 +12,11 @@ use rustix::io::Errno;
 use sandgate_output::{Log, Mark, Stream};
 use sandgate_proto::runtime::v1::{ExecExit, ExecLost, exec_exit};
 use sandgate_sys::{Counters, Exit, ExitStatus, Keeper, read_into, readiness};
-use tokio::io::unix::AsyncFd;
+use tokio::{io::unix::AsyncFd, sync::watch};
 
 use crate::{
     children::Awaited,
-    exec::{Exec, Live, Phase, offsets},
+    exec::{Exec, Live, Phase, Status, offsets},
     launch::Leader,
     task,
     tree::Tree,
@@ -54,6 +54,14 @@ struct Pump {
     readers: [Reader; 2],
     count: Count,
     terminal: bool,
+    saving: Option<Saving>,
+}
+
+/// The output is also saved to a file, which must not lose what is dropped from the log.
+struct Saving {
+    status: watch::Receiver<Status>,
+    /// How far the file may be behind.
+    lag: u64,
 }
 
 const CHUNK: usize = 64 * 1024;
@@ -69,6 +77,7 @@ impl Supervisor {
         stderr: Option<OwnedFd>,
         begun: Instant,
         count: Count,
+        save_lag: Option<u64>,
     ) -> io::Result<Self> {
         let watch = match leader {
             Leader::Direct(pidfd, awaited) => Watch::Direct(readiness(pidfd)?, Some(awaited)),
@@ -81,11 +90,16 @@ impl Supervisor {
             Reader::new(Stream::Stderr, stderr)?,
         ];
         let terminal = exec.live.get().is_some_and(|live| live.terminal.is_some());
+        let saving = save_lag.map(|lag| Saving {
+            status: exec.status.subscribe(),
+            lag,
+        });
         let pump = Pump {
             log: exec.log.clone(),
             readers,
             count,
             terminal,
+            saving,
         };
         Ok(Self {
             exec,
@@ -178,6 +192,12 @@ impl Pump {
 
     /// Waits for output and takes it. What was read is in the log at once; then it may wait for room.
     async fn step(&mut self) {
+        if let Some(Saving { status, lag }) = &mut self.saving {
+            let enough = self.log.written().total().saturating_sub(*lag);
+            let _ = status
+                .wait_for(|status| status.saved.done || status.saved.upto.total() >= enough)
+                .await;
+        }
         let [stdout, stderr] = &self.readers;
         let index = tokio::select! {
             () = stdout.ready() => 0,

@@ -114,6 +114,7 @@ pub(super) async fn run(service: &Service, request: proto::RunRequest) -> Result
         exec: exec.clone(),
         caller: Some(exec.caller()),
         kill: kill.then_some(grace),
+        number: exec.calls(),
     };
     let (exec, _, mut waiting) = service.execs.start_attached(&request.exec_id, spec, attach).await?;
     let _ = tokio::time::timeout(wait, exec.exited()).await;
@@ -131,6 +132,9 @@ struct Waiting {
     exec: Arc<Exec>,
     caller: Option<Caller>,
     kill: Option<Duration>,
+    /// Its number among the callers of the exec: a later one has come back, also if it was answered before we noticed that
+    /// this one is gone.
+    number: u64,
 }
 
 impl Drop for Waiting {
@@ -138,9 +142,11 @@ impl Drop for Waiting {
         self.caller = None;
         let Some(grace) = self.kill.take() else { return };
         let exec = self.exec.clone();
+        let own = self.number;
         task::spawn("caller gone", self.exec.id(), async move {
+            tokio::time::sleep(grace).await;
             exec.started().await;
-            if !exec.caller_within(grace).await {
+            if !exec.has_callers() && exec.calls() == own {
                 let _ = exec.signal(9).await;
             }
         });
