@@ -1,0 +1,98 @@
+//! The end of execs: of all at once when the sandbox stops, of old records one by one.
+
+use std::time::{Duration, SystemTime};
+
+use super::{Execs, SWEEP, digest};
+use crate::{journal::Entry, task};
+
+const KILL: i32 = 9;
+
+impl Execs {
+    /// Ends every process and puts everything on disk. Nothing can be started from then on.
+    pub async fn stop(&self, grace: Option<Duration>) {
+        self.table().stopping = true;
+        let execs = self.list();
+        for exec in &execs {
+            exec.started().await;
+        }
+        let trees = || {
+            execs
+                .iter()
+                .filter(|exec| exec.is_alive())
+                .filter_map(|exec| exec.live.get())
+                .map(|live| &live.tree)
+        };
+        if let Some(grace) = grace {
+            trees().for_each(|tree| drop(tree.terminate()));
+            let all_over = async {
+                for exec in &execs {
+                    exec.over().await;
+                }
+            };
+            let _ = tokio::time::timeout(grace, all_over).await;
+        }
+        // All at once, and not for ever: what the kernel does not let go of must not hold back the end.
+        let killing = execs.iter().filter(|exec| exec.is_alive()).map(|exec| {
+            let exec = exec.clone();
+            task::spawn("kill", &exec.id.clone(), async move { exec.signal(KILL).await })
+        });
+        let killing: Vec<_> = killing.collect();
+        let over = async {
+            for killed in killing {
+                let _ = killed.await;
+            }
+            for exec in &execs {
+                // Neither must followers that hold a writer back. What is left is no more than the pipes hold.
+                exec.log.release();
+                exec.over().await;
+            }
+        };
+        if tokio::time::timeout(SWEEP, over).await.is_err() {
+            tracing::warn!("some execs are not over; what is known of them is put on disk");
+        }
+        for exec in &execs {
+            if let Err(error) = exec.log.flush().await {
+                tracing::error!(exec = exec.id, %error, "output could not be put on disk");
+            }
+        }
+    }
+
+    /// Drops records of execs that are over, beyond the number and the age that are kept. Their ids stay taken.
+    pub(super) async fn drop_old(&self) {
+        for id in self.old() {
+            if let Err(error) = self.0.journal.append(&Entry {
+                id: id.clone(),
+                ..Entry::default()
+            }) {
+                tracing::warn!(exec = id, %error, "an old record could not be dropped");
+                return;
+            }
+            {
+                let mut table = self.table();
+                table.spent.insert(digest(&id));
+                table.execs.remove(&id);
+                table.order.retain(|known| *known != id);
+            }
+            if let Err(error) = self.0.store.remove(&id).await {
+                tracing::warn!(exec = id, %error, "old output could not be removed");
+            }
+        }
+    }
+
+    fn old(&self) -> Vec<String> {
+        let settings = &self.0.launcher.settings;
+        let table = self.table();
+        let over: Vec<(&String, SystemTime)> = table
+            .order
+            .iter()
+            .filter_map(|id| Some((id, table.execs.get(id)?.status.borrow().over_at?)))
+            .collect();
+        let too_many = over.len().saturating_sub(settings.keep_finished);
+        let too_old = |at: &SystemTime| at.elapsed().is_ok_and(|age| age > settings.keep_for);
+        let old = over
+            .iter()
+            .enumerate()
+            .filter(|(place, (_, at))| *place < too_many || too_old(at));
+        old.map(|(_, (id, _))| (*id).clone()).collect()
+    }
+}
