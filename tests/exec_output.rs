@@ -12,8 +12,8 @@ use sandgate_proto::{
     v1::ErrorReason,
 };
 use sandgate_tests::{
-    Client, Output, Runtime, RuntimeOptions, argv, collect, follow, get, new_id, next_event, random_bytes, reason,
-    seeded, shell, start, target, until,
+    Client, Output, Runtime, argv, collect, follow, get, new_id, next_event, random_bytes, reason, seeded, shell,
+    start, target, until,
 };
 use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
 
@@ -384,11 +384,7 @@ async fn a_start_that_failed_is_all_there_is_to_follow() {
 async fn exit_comes_after_the_last_byte_and_waits_for_no_child() {
     let mut rng = seeded();
     for cgroups in [false, true] {
-        let runtime = Runtime::start_with(RuntimeOptions {
-            cgroups,
-            ..Default::default()
-        })
-        .await;
+        let runtime = Runtime::with_cgroups(cgroups).await;
         let mut client = runtime.connect().await;
         let bytes = random_bytes(&mut rng, 60_000);
         fs::write(runtime.workspace().join("bytes"), &bytes).unwrap();

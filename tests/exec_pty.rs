@@ -12,7 +12,7 @@ use sandgate_proto::{
     v1::ErrorReason,
 };
 use sandgate_tests::{
-    Client, Output, Runtime, RuntimeOptions, argv, collect, new_id,
+    Client, Output, Runtime, argv, collect, new_id,
     procs::{mark, marked, until},
     reason, seeded, shell, start_request,
 };
@@ -360,11 +360,7 @@ async fn a_close_is_ctrl_d() {
 #[tokio::test]
 async fn a_kill_leaves_nothing_of_a_terminal() {
     for cgroups in [false, true] {
-        let runtime = Runtime::start_with(RuntimeOptions {
-            cgroups,
-            ..Default::default()
-        })
-        .await;
+        let runtime = Runtime::with_cgroups(cgroups).await;
         let script = "trap '' HUP TERM INT; setsid sleep 1000 & nohup sleep 1000 & sleep 1000";
         let mut session = Session::start(&runtime, on_terminal(script, None)).await;
         until("all run", || marked(&session.id).len() == 4).await;

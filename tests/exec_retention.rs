@@ -162,7 +162,6 @@ async fn a_follower_that_falls_behind_is_told_of_the_gap() {
     rest(&mut events, &mut output).await;
     source.check(&output);
     assert_eq!(output.gaps.last().unwrap().to, exec.oldest.unwrap().stdout);
-    assert!(output.gaps[0].from > 0, "what was on its way before arrives");
 }
 
 /// Starts an exec on a stream of its own and follows it there.
@@ -251,11 +250,7 @@ async fn a_held_process_is_let_go_when_its_follower_goes() {
 #[tokio::test]
 async fn a_held_process_that_is_killed_tells_its_exit() {
     for cgroups in [false, true] {
-        let runtime = Runtime::start_with(RuntimeOptions {
-            cgroups,
-            ..Default::default()
-        })
-        .await;
+        let runtime = Runtime::with_cgroups(cgroups).await;
         let mut client = runtime.connect().await;
         let source = Source::new(&runtime, 8 * MIB, 0);
         let spec = ExecSpec {

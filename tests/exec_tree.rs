@@ -11,7 +11,7 @@ use sandgate_proto::{
     v1::ErrorReason,
 };
 use sandgate_tests::{
-    Client, Output, Runtime, RuntimeOptions, argv, collect, new_id,
+    Client, Output, Runtime, argv, collect, new_id,
     procs::{children, mark, marked, until},
     reason, run_request, shell, start_request,
 };
@@ -104,11 +104,7 @@ fn ways() -> Vec<Way> {
 }
 
 async fn runtime(cgroups: bool) -> Runtime {
-    Runtime::start_with(RuntimeOptions {
-        cgroups,
-        ..Default::default()
-    })
-    .await
+    Runtime::with_cgroups(cgroups).await
 }
 
 async fn signal(client: &mut Client, id: &str, signal: i32) -> Result<u32, tonic::Status> {

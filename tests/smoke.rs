@@ -2,16 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use sandgate_proto::runtime::v1::{ExecOffsets, ExecState, exec_exit::Status};
-use sandgate_tests::{Runtime, RuntimeOptions, argv, collect, new_id, run_request, shell};
+use sandgate_tests::{Runtime, argv, collect, new_id, run_request, shell};
 
 #[tokio::test]
 async fn runs_a_command_with_and_without_cgroups() {
     for cgroups in [false, true] {
-        let runtime = Runtime::start_with(RuntimeOptions {
-            cgroups,
-            ..Default::default()
-        })
-        .await;
+        let runtime = Runtime::with_cgroups(cgroups).await;
         let mut client = runtime.connect().await;
         let id = new_id("run");
         let spec = shell("echo out; echo err >&2; pwd; exit 3");

@@ -48,17 +48,11 @@ async fn the_environment_is_what_was_said_and_no_more() {
         sorted(&stdout(&mut client, clear).await),
         ["A=2", "EMPTY=", "LANG=de_DE"]
     );
-    assert_eq!(
-        stdout(
-            &mut client,
-            ExecSpec {
-                clear_env: true,
-                ..env.clone()
-            }
-        )
-        .await,
-        ""
-    );
+    let bare = ExecSpec {
+        clear_env: true,
+        ..env.clone()
+    };
+    assert_eq!(stdout(&mut client, bare.clone()).await, "");
 
     let raw = EnvVar {
         name: "RAW".into(),
@@ -91,17 +85,7 @@ async fn the_environment_is_what_was_said_and_no_more() {
         ..env.clone()
     };
     assert_eq!(sorted(&stdout(&mut client, over).await)[0], "B=2");
-    assert_eq!(
-        stdout(
-            &mut client,
-            ExecSpec {
-                clear_env: true,
-                ..env.clone()
-            }
-        )
-        .await,
-        ""
-    );
+    assert_eq!(stdout(&mut client, bare.clone()).await, "");
     client.configure(configure(vec![var("C", "1")])).await.unwrap();
     client.configure(ConfigureRequest::default()).await.unwrap();
     assert_eq!(sorted(&stdout(&mut client, env).await)[0], "C=1");

@@ -5,11 +5,7 @@ use super::*;
 #[tokio::test]
 async fn directory_user_mask_and_limits() {
     for cgroups in [false, true] {
-        let runtime = Runtime::start_with(RuntimeOptions {
-            cgroups,
-            ..Default::default()
-        })
-        .await;
+        let runtime = Runtime::with_cgroups(cgroups).await;
         let mut client = runtime.connect().await;
         let raw = b"/tmp/../usr";
         assert_eq!(
@@ -121,11 +117,7 @@ async fn arguments_are_bytes() {
 #[tokio::test]
 async fn long_scripts_run_as_short_ones_do() {
     for cgroups in [false, true] {
-        let runtime = Runtime::start_with(RuntimeOptions {
-            cgroups,
-            ..Default::default()
-        })
-        .await;
+        let runtime = Runtime::with_cgroups(cgroups).await;
         let mut client = runtime.connect().await;
         let script = |padding: usize| {
             // The same number of lines, however long.
@@ -167,11 +159,7 @@ async fn long_scripts_run_as_short_ones_do() {
 #[tokio::test]
 async fn what_cannot_be_started_says_why() {
     for cgroups in [false, true] {
-        let runtime = Runtime::start_with(RuntimeOptions {
-            cgroups,
-            ..Default::default()
-        })
-        .await;
+        let runtime = Runtime::with_cgroups(cgroups).await;
         let mut client = runtime.connect().await;
         let workspace = runtime.workspace();
         program(&workspace.join("plain"), "#!/bin/sh\n", 0o644);
@@ -259,11 +247,7 @@ async fn what_cannot_be_started_says_why() {
 #[tokio::test]
 async fn the_exit_says_how_and_at_what_cost() {
     for cgroups in [false, true] {
-        let runtime = Runtime::start_with(RuntimeOptions {
-            cgroups,
-            ..Default::default()
-        })
-        .await;
+        let runtime = Runtime::with_cgroups(cgroups).await;
         let mut client = runtime.connect().await;
         for code in [0, 1, 255] {
             let answer = run(&mut client, shell(format!("exit {code}"))).await;

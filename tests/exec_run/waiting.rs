@@ -62,11 +62,7 @@ async fn run_and_go(client: &mut Client, request: RunRequest) {
 #[tokio::test]
 async fn a_caller_that_goes_away_may_take_its_command_along() {
     for (cgroups, grace) in [(false, None), (true, Some(seconds(1)))] {
-        let runtime = Runtime::start_with(RuntimeOptions {
-            cgroups,
-            ..Default::default()
-        })
-        .await;
+        let runtime = Runtime::with_cgroups(cgroups).await;
         let mut client = runtime.connect().await;
         let request = |id, policy: OnCallerGone| RunRequest {
             on_caller_gone: policy.into(),

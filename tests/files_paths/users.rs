@@ -63,14 +63,8 @@ async fn calls_act_as_their_user() {
             let info = files::info(outcome);
             assert_eq!((info.uid, info.gid), (65534, 65534), "{info:?}");
         }
-        let entry = UploadEntry {
-            path: "open/up/loaded".into(),
-            ..Default::default()
-        };
-        let start = UploadStart {
-            view: Some(nobody.clone()),
-            ..Default::default()
-        };
+        let entry = file_at("open/up/loaded");
+        let start = upload_start(&nobody);
         assert_eq!(
             upload(&mut client, start, upload_entry(entry, b"one\n"))
                 .await

@@ -6,13 +6,13 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use sandgate_errors::Refusal;
 use sandgate_proto::{
     runtime::v1::{
-        FileOpsRequest, FileView, GetExecRequest, PtySize, ResizeExecRequest, StopRequest, TransferFormat, UploadEntry,
+        FileOpsRequest, FileView, GetExecRequest, PtySize, ResizeExecRequest, TransferFormat, UploadEntry,
         UploadEntryEnd, UploadStart, WatchFilesRequest, WriteChunkRequest, file_op_result::Result as Outcome,
         upload_request::Message,
     },
     v1::ErrorReason,
 };
-use sandgate_tests::{Runtime, shell, start_request};
+use sandgate_tests::{Runtime, shell, start_request, stop_with_grace};
 
 use crate::{
     Refused, SOMEBODY, check,
@@ -39,14 +39,7 @@ pub(crate) async fn a_start_while_stopping() -> Refused {
         ))
         .await
         .unwrap();
-    let grace = Some(prost_types::Duration { seconds: 30, nanos: 0 });
-    client
-        .stop(StopRequest {
-            grace,
-            ..Default::default()
-        })
-        .await
-        .unwrap();
+    stop_with_grace(&mut client, 30).await;
     // The stop is answered before it begins, so that its caller has an answer; a start may come in between.
     for number in 0.. {
         let id = format!("late-{number}");
@@ -179,22 +172,20 @@ pub(crate) async fn a_resize_without_a_terminal() -> Refused {
     Refused::Call(client.resize_exec(request).await.unwrap_err())
 }
 
+async fn no_ops_in(view: FileView) -> Refused {
+    let request = FileOpsRequest {
+        view: Some(view),
+        ..Default::default()
+    };
+    Refused::Call(started().await.1.file_ops(request).await.unwrap_err())
+}
+
 pub(crate) async fn a_relative_root() -> Refused {
-    let view = Some(FileView {
+    let view = FileView {
         root_dir: "here".into(),
         ..Default::default()
-    });
-    Refused::Call(
-        started()
-            .await
-            .1
-            .file_ops(FileOpsRequest {
-                view,
-                ..Default::default()
-            })
-            .await
-            .unwrap_err(),
-    )
+    };
+    no_ops_in(view).await
 }
 
 pub(crate) async fn a_watch_on_nothing() -> Refused {
@@ -310,21 +301,11 @@ pub(crate) async fn no_more_watches() -> Refused {
 }
 
 pub(crate) async fn nobody_of_that_name() -> Refused {
-    let view = Some(FileView {
+    let view = FileView {
         user: "nobody-of-that-name".into(),
         ..Default::default()
-    });
-    Refused::Call(
-        started()
-            .await
-            .1
-            .file_ops(FileOpsRequest {
-                view,
-                ..Default::default()
-            })
-            .await
-            .unwrap_err(),
-    )
+    };
+    no_ops_in(view).await
 }
 
 pub(crate) async fn another_user_without_the_right() -> Refused {

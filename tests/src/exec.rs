@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rand::Rng as _;
 use sandgate_proto::runtime::v1::{
-    ExecInfo, ExecSpec, FollowExecRequest, FollowExecResponse, FollowFrom, FollowTarget, GetExecRequest,
+    ExecInfo, ExecSpec, FollowExecRequest, FollowExecResponse, FollowFrom, FollowTarget, GetExecRequest, StopRequest,
     exec_event::Event, follow_from::Place,
 };
 use tonic::Streaming;
@@ -37,6 +37,16 @@ pub async fn until(client: &mut Client, id: &str, wanted: impl Fn(&ExecInfo) -> 
         assert!(begun.elapsed() < PATIENCE, "it never became so: {exec:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Asks the runtime to end, and to give what runs that many seconds.
+pub async fn stop_with_grace(client: &mut Client, seconds: i64) {
+    let grace = Some(prost_types::Duration { seconds, nanos: 0 });
+    let request = StopRequest {
+        grace,
+        ..Default::default()
+    };
+    client.stop(request).await.unwrap();
 }
 
 /// One exec to follow from a place.

@@ -1,5 +1,12 @@
 //! File calls, shortly written.
 
+mod transfer;
+
+pub use self::transfer::{
+    Downloaded, chunks, download, download_request, file_at, try_download, upload, upload_entry, upload_start,
+    upload_tar,
+};
+
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
@@ -11,28 +18,12 @@ use std::{
 };
 
 use sandgate_proto::runtime::v1::{
-    ChmodOp, CopyOp, DownloadEntry, DownloadEntryEnd, DownloadPath, DownloadRequest, DownloadSummary, EditOp,
-    FileError, FileInfo, FileOp, FileOpsRequest, FileView, GlobOp, GrepOp, HashOp, ListOp, MkdirOp, MoveOp, ReadOp,
-    ReadlinkOp, RemoveOp, StatOp, SymlinkOp, TouchOp, TransferFormat, UploadEntry, UploadEntryEnd, UploadRequest,
-    UploadResponse, UploadStart, WriteMode, WriteOp, download_response, file_op::Op, file_op_result::Result as Outcome,
-    upload_request::Message,
+    ChmodOp, CopyOp, EditOp, FileError, FileInfo, FileOp, FileOpsRequest, FileView, GlobOp, GrepOp, HashOp, ListOp,
+    MkdirOp, MoveOp, ReadOp, ReadlinkOp, RemoveOp, StatOp, SymlinkOp, TouchOp, WriteMode, WriteOp, file_op::Op,
+    file_op_result::Result as Outcome,
 };
-use tonic::Status;
 
 use crate::runtime::Client;
-
-/// All that came of a download.
-#[derive(Debug, Default)]
-pub struct Downloaded {
-    /// Each entry with its content and its end.
-    pub entries: Vec<(DownloadEntry, Vec<u8>, Option<DownloadEntryEnd>)>,
-    /// Bytes of the tar.
-    pub tar: Vec<u8>,
-    /// Entries that failed.
-    pub failures: Vec<FileError>,
-    /// The end. Without it the download was cut.
-    pub summary: Option<DownloadSummary>,
-}
 
 /// What a file was, to be compared with what it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -366,92 +357,4 @@ pub fn every_op(path: &str, spare: &str) -> Vec<Op> {
         readlink(path),
         hash(path),
     ]
-}
-
-/// Uploads messages behind a start.
-pub async fn upload(client: &mut Client, start: UploadStart, messages: Vec<Message>) -> Result<UploadResponse, Status> {
-    let messages = std::iter::once(Message::Start(start)).chain(messages);
-    let requests: Vec<_> = messages
-        .map(|message| UploadRequest { message: Some(message) })
-        .collect();
-    Ok(client.upload(tokio_stream::iter(requests)).await?.into_inner())
-}
-
-/// Uploads a tar into a directory.
-pub async fn upload_tar(
-    client: &mut Client,
-    view: &FileView,
-    directory: &str,
-    tar: &[u8],
-) -> Result<UploadResponse, Status> {
-    let (view, directory) = (Some(view.clone()), directory.to_owned());
-    let start = UploadStart {
-        view,
-        directory,
-        format: TransferFormat::Tar.into(),
-        ..Default::default()
-    };
-    upload(client, start, chunks(tar)).await
-}
-
-/// One entry of an upload: its start, its content and its end.
-#[must_use]
-pub fn upload_entry(entry: UploadEntry, content: &[u8]) -> Vec<Message> {
-    let mut messages = vec![Message::Entry(entry)];
-    messages.extend(chunks(content));
-    messages.push(Message::EntryEnd(UploadEntryEnd::default()));
-    messages
-}
-
-/// Bytes in chunks of 64 KiB.
-#[must_use]
-pub fn chunks(bytes: &[u8]) -> Vec<Message> {
-    bytes
-        .chunks(64 << 10)
-        .map(|chunk| Message::Chunk(chunk.to_vec().into()))
-        .collect()
-}
-
-/// Downloads paths to the end.
-pub async fn download(client: &mut Client, view: &FileView, paths: &[&str], format: TransferFormat) -> Downloaded {
-    let paths = paths
-        .iter()
-        .map(|path| DownloadPath {
-            path: (*path).to_owned(),
-            ..Default::default()
-        })
-        .collect();
-    let request = DownloadRequest {
-        view: Some(view.clone()),
-        paths,
-        format: format.into(),
-    };
-    try_download(client, request).await.unwrap()
-}
-
-/// Downloads to the end.
-pub async fn try_download(client: &mut Client, request: DownloadRequest) -> Result<Downloaded, Status> {
-    let tar = request.format() == TransferFormat::Tar;
-    let mut stream = client.download(request).await?.into_inner();
-    let mut all = Downloaded::default();
-    while let Some(answer) = stream.message().await? {
-        assert!(all.summary.is_none(), "the summary is last");
-        match answer.message.expect("a message") {
-            download_response::Message::Entry(entry) => all.entries.push((entry, Vec::new(), None)),
-            download_response::Message::Chunk(bytes) => {
-                assert!(bytes.len() <= 64 << 10);
-                if tar {
-                    &mut all.tar
-                } else {
-                    &mut all.entries.last_mut().unwrap().1
-                }
-                .extend_from_slice(&bytes);
-            }
-            download_response::Message::EntryEnd(end) => all.entries.last_mut().unwrap().2 = Some(end),
-            download_response::Message::Failure(failure) => all.failures.push(failure.error.unwrap()),
-            download_response::Message::Summary(summary) => all.summary = Some(summary),
-            download_response::Message::Heartbeat(_) => {}
-        }
-    }
-    Ok(all)
 }

@@ -20,7 +20,7 @@ mod spec;
 
 pub use self::{
     cgroup::TestCgroup,
-    exec::{follow, get, random_bytes, start, target, until},
+    exec::{follow, get, random_bytes, start, stop_with_grace, target, until},
     follow::{Output, collect, next_event},
     runtime::{Client, Runtime, RuntimeOptions, binary, connect_to},
     spec::{argv, run_request, shell, start_request},

@@ -65,6 +65,14 @@ pub fn state(pid: i32) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
+/// Memory of a process's own, in bytes: anonymous pages, as against those of the binary.
+#[must_use]
+pub fn own_memory(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
 /// Children of a process, of all its threads, with their states. Zombies are among them.
 #[must_use]
 pub fn children(pid: u32) -> Vec<Marked> {

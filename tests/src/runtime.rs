@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
-use crate::cgroup::TestCgroup;
+use crate::{cgroup::TestCgroup, procs::own_memory};
 
 /// A client on one connection.
 pub type Client = RuntimeServiceClient<Channel>;
@@ -59,6 +59,15 @@ impl Runtime {
         let args = args.iter().map(|arg| (*arg).into()).collect();
         Self::start_with(RuntimeOptions {
             args,
+            ..Default::default()
+        })
+        .await
+    }
+
+    /// A runtime that gives its execs cgroups, or does without them.
+    pub async fn with_cgroups(cgroups: bool) -> Self {
+        Self::start_with(RuntimeOptions {
+            cgroups,
             ..Default::default()
         })
         .await
@@ -149,9 +158,7 @@ impl Runtime {
     /// Memory of its own, in bytes: anonymous pages, as against those of the binary.
     #[must_use]
     pub fn own_memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+        own_memory(self.pid())
     }
 
     async fn wait_until_ready(&mut self) {

@@ -55,6 +55,7 @@ struct Pump {
     count: Count,
     terminal: bool,
     saving: Option<Saving>,
+    turns: usize,
 }
 
 /// The output is also saved to a file, which must not lose what is dropped from the log.
@@ -65,6 +66,8 @@ struct Saving {
 }
 
 const CHUNK: usize = 64 * 1024;
+/// Reads in a row before others have their turn.
+const TURNS: usize = 4;
 const TRACED: Duration = Duration::from_millis(2);
 
 // === impl Supervisor ===
@@ -100,6 +103,7 @@ impl Supervisor {
             count,
             terminal,
             saving,
+            turns: 0,
         };
         Ok(Self {
             exec,
@@ -205,6 +209,11 @@ impl Pump {
         };
         if let Some((stream, bytes)) = self.take(index, CHUNK) {
             self.log.append(stream, bytes).await;
+        }
+        // A program that writes without end must leave others their turn, its own followers first of all.
+        self.turns = (self.turns + 1) % TURNS;
+        if self.turns == 0 {
+            tokio::task::yield_now().await;
         }
     }
 
