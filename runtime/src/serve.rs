@@ -20,7 +20,7 @@ use sandgate_output::StoreLimits;
 use sandgate_proto::runtime::v1::runtime_service_server::RuntimeServiceServer;
 use tokio::{
     net::UnixListener,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
 };
 use tokio_stream::wrappers::UnixListenerStream;
@@ -60,6 +60,10 @@ const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// Streams above the limit would queue in silence. The same number of cancelled ones is no attack: one server speaks for
 /// many callers, and by default the twenty-first that is cancelled at once ends the connection of all.
 const MAX_STREAMS: u32 = 100_000;
+/// Threads for what blocks. They stay: a sandbox that is out of processes could not start another, which tokio answers
+/// with a panic if there is none.
+const BLOCKING_THREADS: usize = 400;
+const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// Between TERM and KILL when the sandbox ends by itself.
 const END_GRACE: Duration = Duration::from_secs(2);
@@ -76,7 +80,11 @@ pub fn run(args: Args) -> ExitCode {
         .with_max_level(args.log)
         .with_writer(io::stderr);
     log.with_ansi(io::stderr().is_terminal()).init();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_keep_alive(FOR_EVER)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .build();
     let outcome = runtime.map_err(StartError::from).and_then(|runtime| {
         let outcome = runtime.block_on(serve(args));
         // A thread that is stuck in a file system must not keep us.
@@ -98,6 +106,7 @@ async fn serve(args: Args) -> Result<(), StartError> {
     // Commands of the same user must not read our memory.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(io::Error::from)?;
     sandgate_sys::survive_file_size_limit();
+    tokio::task::spawn_blocking(|| ()).await.map_err(io::Error::other)?;
     let identity = Identity::new()?;
     let state_dir = |error| StartError::StateDir(args.state_dir.display().to_string(), error);
     fs::DirBuilder::new()
@@ -163,17 +172,13 @@ async fn serve(args: Args) -> Result<(), StartError> {
 
 /// Waits for a reason to end, then ends everything and puts it on disk.
 async fn end(mut stops: mpsc::Receiver<Option<Duration>>, clock: Clock, execs: Execs, state_dir: std::path::PathBuf) {
-    let terminated = async {
-        match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
-            (Ok(mut term), Ok(mut int)) => {
-                tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
-            }
-            _ => std::future::pending().await,
-        }
+    let mut signals = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(term), Ok(int)) => (term, int),
+        _ => return tracing::error!("signals can't be taken"),
     };
     let why = tokio::select! {
         Some(grace) = stops.recv() => Why::Told(grace),
-        () = terminated => Why::Signal,
+        () = either(&mut signals) => Why::Signal,
         end = clock.end(execs.alive()) => Why::Clock(end),
     };
     tracing::info!(?why, "stopping");
@@ -185,13 +190,19 @@ async fn end(mut stops: mpsc::Receiver<Option<Duration>>, clock: Clock, execs: E
     };
     tokio::select! {
         () = execs.stop(grace) => {}
-        // Told again: a shorter grace counts.
+        // A long grace can be cut short.
         Some(grace) = stops.recv() => execs.stop(grace).await,
+        () = either(&mut signals) => execs.stop(Some(END_GRACE)).await,
+        _ = clock.end(execs.alive()), if !matches!(why, Why::Clock(_)) => execs.stop(Some(END_GRACE)).await,
     }
     // For whoever looks after the sandbox: why it is gone.
     if let Err(error) = fs::write(state_dir.join("ended"), word) {
         tracing::warn!(%error, "the reason of the end could not be written down");
     }
+}
+
+async fn either((term, int): &mut (Signal, Signal)) {
+    tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
 }
 
 /// One runtime a state directory: two would give one id to two programs.

@@ -40,9 +40,12 @@ pub(crate) struct Files {
     pub(crate) shared: Shared,
     pub(crate) uploads: ChunkedUploads,
     pub(crate) transfers: Arc<Semaphore>,
+    pub(crate) operations: Semaphore,
     pub(crate) batches: Arc<Batches>,
     pub(crate) watches: Watches,
 }
+
+const MAX_GRACE: Duration = Duration::from_secs(300);
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -58,6 +61,7 @@ impl Files {
             },
             uploads: ChunkedUploads::default(),
             transfers: Arc::new(Semaphore::new(files::MAX_TRANSFERS)),
+            operations: Semaphore::new(files::MAX_BATCHES),
             batches: Arc::default(),
             watches: Watches::default(),
         }
@@ -130,6 +134,9 @@ impl RuntimeService for Service {
         let request = request.into_inner();
         self.identity.expect(&request.expected_incarnation)?;
         let grace = span("grace", request.grace)?;
+        if grace.is_some_and(|grace| grace > MAX_GRACE) {
+            return Err(Refusal::invalid("grace", "at most 5 minutes").into());
+        }
         // Full or closed: it is stopping already.
         let _ = self.stop.try_send(grace);
         Ok(Response::new(proto::StopResponse {}))
@@ -145,7 +152,7 @@ impl RuntimeService for Service {
     }
 
     async fn follow_exec(&self, request: Request<proto::FollowExecRequest>) -> Answer<Self::FollowExecStream> {
-        Ok(Response::new(exec::follow(self, request.into_inner())?))
+        Ok(Response::new(exec::follow(self, request.into_inner()).await?))
     }
 
     async fn write_exec(&self, request: Request<proto::WriteExecRequest>) -> Answer<proto::WriteExecResponse> {

@@ -1,10 +1,11 @@
 //! One exec: what is known of it, and what can be done to it.
 
 use std::{
+    io,
     ops::RangeInclusive,
     os::fd::OwnedFd,
     sync::{
-        Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime},
@@ -17,13 +18,14 @@ use sandgate_proto::{
     runtime::v1::{self as proto, ExecExit, ExecInfo, ExecState, StartFailure, StdinAccepted, StdinWrite},
     v1::ErrorReason,
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinHandle};
 
 use crate::{
     budget::{Budget, budgeted},
     launch::resize,
     spec::{Fingerprint, pty_size},
     stdin::Stdin,
+    task,
     tree::Tree,
 };
 
@@ -198,17 +200,28 @@ impl Exec {
         }
     }
 
+    /// Kills until nothing is left, in a task of its own: a caller that goes away must not leave a tree half killed.
+    pub(crate) fn kill(self: &Arc<Self>) -> JoinHandle<io::Result<u32>> {
+        let exec = self.clone();
+        task::spawn("kill", &self.id, async move {
+            match exec.live.get() {
+                Some(live) => live.tree.kill().await,
+                None => Ok(0),
+            }
+        })
+    }
+
     /// Sends a signal to every process. KILL returns when nothing is left.
     ///
     /// # Errors
     /// `EXEC_NOT_RUNNING` when no process is alive.
-    pub async fn signal(&self, number: i32) -> Result<u32, Refusal> {
+    pub async fn signal(self: &Arc<Self>, number: i32) -> Result<u32, Refusal> {
         if !SIGNALS.contains(&number) {
             return Err(Refusal::invalid("signal", format!("{number} is not a signal: 1 to 64")));
         }
         let live = self.live.get().filter(|_| self.is_alive()).ok_or_else(not_running)?;
         let reached = if number == KILL {
-            live.tree.kill().await
+            self.kill().await.unwrap_or_else(|error| Err(io::Error::other(error)))
         } else {
             live.tree.signal(number)
         };
@@ -247,6 +260,18 @@ impl Exec {
             .await;
     }
 
+    /// Waits until it is known whether it was started.
+    ///
+    /// # Errors
+    /// Why it was not; its id is free again.
+    pub async fn settled(&self) -> Result<(), Refusal> {
+        self.started().await;
+        match &self.status.borrow().phase {
+            Phase::Refused(refusal) => Err(refusal.clone()),
+            _ => Ok(()),
+        }
+    }
+
     /// Waits until the program has ended and, if that was asked for, its output so far is saved.
     pub async fn exited(&self) {
         self.status_where(|status| match &status.phase {
@@ -280,10 +305,20 @@ impl Exec {
     }
 
     /// Counts a caller that waits for the exec, until the guard is dropped.
-    pub fn caller(self: &std::sync::Arc<Self>) -> Caller {
+    pub fn caller(self: &Arc<Self>) -> Caller {
         self.callers.fetch_add(1, Ordering::AcqRel);
         self.calls.fetch_add(1, Ordering::AcqRel);
         Caller(self.clone())
+    }
+
+    /// Waits until no process of it is left.
+    pub(crate) async fn dead(&self) {
+        self.status_where(|status| !status.alive).await;
+    }
+
+    /// Waits until its output is saved, if that was asked for.
+    pub(crate) async fn saved(&self) {
+        self.status_where(|status| status.saved.done).await;
     }
 
     pub(crate) async fn over(&self) {
@@ -297,7 +332,7 @@ impl Exec {
 }
 
 /// A caller that waits for an exec.
-pub struct Caller(std::sync::Arc<Exec>);
+pub struct Caller(Arc<Exec>);
 
 // === impl Caller ===
 

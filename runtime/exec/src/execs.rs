@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
-    exec::{Exec, Phase},
+    exec::Exec,
     journal::Journal,
     launch::Launcher,
     settings::Settings,
@@ -120,10 +120,7 @@ impl Execs {
         let (exec, spec, slot) = match inserted {
             Inserted::Found(exec) => {
                 let attached = attach(&exec);
-                exec.started().await;
-                if let Phase::Refused(refusal) = &exec.status.borrow().phase {
-                    return Err(refusal.clone());
-                }
+                exec.settled().await?;
                 return Ok((exec, false, attached));
             }
             Inserted::New(exec, spec, slot) => (exec, spec, slot),

@@ -15,8 +15,14 @@ use crate::{
     task,
 };
 
-/// Follows the exec and saves its output, as its user, if it grows past the bound.
-pub(crate) fn follow(exec: &Arc<Exec>, save: Save, user: String, defaults: Defaults) {
+/// Follows the exec and saves its output, as its user, if it grows past the bound. `note` is called when that is done.
+pub(crate) fn follow(
+    exec: &Arc<Exec>,
+    save: Save,
+    user: String,
+    defaults: Defaults,
+    note: impl Fn(&Exec) + Send + 'static,
+) {
     let exec = exec.clone();
     // Attached before the program can have written much, so that no byte is dropped before it is seen.
     let counting = exec.log.follow(FollowFrom::Start, true);
@@ -39,6 +45,8 @@ pub(crate) fn follow(exec: &Arc<Exec>, save: Save, user: String, defaults: Defau
             exec.status.send_modify(|status| status.saved.error = error);
         }
         exec.status.send_modify(|status| status.saved.done = true);
+        // What was noted at the end of the output did not know of this yet.
+        note(&exec);
     });
 }
 

@@ -106,7 +106,11 @@ impl Spec {
             pty,
             hold: on_full == proto::OnFull::Hold,
             retain_bytes,
-            save: spec.save_output.map(save).transpose()?,
+            // What is to be saved must still be there when that is decided.
+            save: spec
+                .save_output
+                .map(|wanted| save(wanted, retain_bytes / 2))
+                .transpose()?,
         })
     }
 }
@@ -302,7 +306,7 @@ pub(crate) fn pty_size(size: &proto::PtySize) -> Result<(u16, u16), Refusal> {
         .ok_or_else(|| Refusal::invalid("size", "columns and rows are 1 to 65535"))
 }
 
-fn save(save: proto::SaveOutput) -> Result<Save, Refusal> {
+fn save(save: proto::SaveOutput, most: u64) -> Result<Save, Refusal> {
     let path: &[u8] = if save.path_raw.is_empty() {
         save.path.as_bytes()
     } else {
@@ -317,7 +321,7 @@ fn save(save: proto::SaveOutput) -> Result<Save, Refusal> {
     Ok(Save {
         path: save.path,
         path_raw: save.path_raw,
-        after_bytes: save.after_bytes,
+        after_bytes: save.after_bytes.min(most),
     })
 }
 

@@ -38,7 +38,8 @@ pub(crate) struct Count {
 /// The program's end, awaited.
 enum Watch {
     Direct(AsyncFd<OwnedFd>, Option<Awaited>),
-    Kept(AsyncFd<OwnedFd>, Keeper, Awaited),
+    /// Reports of the keeper, its end, itself.
+    Kept(AsyncFd<OwnedFd>, AsyncFd<OwnedFd>, Keeper, Awaited),
 }
 
 pub(crate) struct Supervisor {
@@ -85,7 +86,8 @@ impl Supervisor {
         let watch = match leader {
             Leader::Direct(pidfd, awaited) => Watch::Direct(readiness(pidfd)?, Some(awaited)),
             Leader::Kept(keeper, awaited) => {
-                Watch::Kept(readiness(keeper.reports().try_clone_to_owned()?)?, keeper, awaited)
+                let reports = readiness(keeper.reports().try_clone_to_owned()?)?;
+                Watch::Kept(reports, readiness(keeper.pidfd.try_clone()?)?, keeper, awaited)
             }
         };
         let readers = [
@@ -273,7 +275,7 @@ async fn until_empty(exec: &Exec, watch: Watch) {
     let live = exec.live.get();
     let release = || live.map_or((), Live::release);
     let emptied = match (watch, live.map(|live| &live.tree)) {
-        (Watch::Kept(_, keeper, awaited), _) => keeper_end(keeper, awaited, release).await,
+        (Watch::Kept(_, ended, keeper, awaited), _) => keeper_end(&ended, keeper, awaited, release).await,
         (Watch::Direct(..), Some(Tree::Group(group))) => group.emptied().await,
         (Watch::Direct(..), _) => Ok(()),
     };
@@ -284,9 +286,7 @@ async fn until_empty(exec: &Exec, watch: Watch) {
 }
 
 /// `release` is called while the keeper's number still means the keeper.
-async fn keeper_end(keeper: Keeper, awaited: Awaited, release: impl Fn()) -> io::Result<()> {
-    // A second descriptor, so that the keeper itself stays whole to be released.
-    let ended = readiness(keeper.pidfd.try_clone()?)?;
+async fn keeper_end(ended: &AsyncFd<OwnedFd>, keeper: Keeper, awaited: Awaited, release: impl Fn()) -> io::Result<()> {
     ended.readable().await?.retain_ready();
     release();
     keeper.wait_and_release();
@@ -369,7 +369,7 @@ impl Watch {
                     }
                 }
             }
-            Self::Kept(reports, keeper, _) => loop {
+            Self::Kept(reports, _, keeper, _) => loop {
                 let Ok(mut guard) = reports.readable().await else {
                     return None;
                 };

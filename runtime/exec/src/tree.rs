@@ -3,7 +3,7 @@
 mod cgroup;
 mod descent;
 
-use std::{io, time::Duration};
+use std::{collections::HashSet, io, os::fd::OwnedFd, time::Duration};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use sandgate_sys::send_signal;
@@ -24,6 +24,7 @@ pub(crate) enum Tree {
 
 /// How long to wait between two rounds of killing. Killed processes need a moment to be gone.
 const ROUND: Duration = Duration::from_millis(2);
+const LONGEST_ROUND: Duration = Duration::from_millis(100);
 const CHASES: usize = 100;
 
 // === impl Tree ===
@@ -31,17 +32,14 @@ const CHASES: usize = 100;
 impl Tree {
     /// Sends a signal to every process once. Answers how many got it.
     pub(crate) fn signal(&self, signal: i32) -> io::Result<u32> {
-        let mut reached = 0;
-        for pid in self.processes()? {
-            // A pidfd can't come to mean another process; that the pid still meant one of ours is checked after opening.
-            let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else {
-                continue;
-            };
-            if self.holds(pid) && send_signal(&pidfd, signal).is_ok() {
-                reached += 1;
-            }
-        }
-        Ok(reached)
+        let open = |pid: Pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?));
+        let opened: Vec<(Pid, OwnedFd)> = self.processes()?.into_iter().filter_map(open).collect();
+        // A pidfd can't come to mean another process. That its number still meant one of ours is seen by asking again.
+        let ours: HashSet<Pid> = self.processes()?.into_iter().collect();
+        let reached = opened
+            .iter()
+            .filter(|(pid, pidfd)| ours.contains(pid) && send_signal(pidfd, signal).is_ok());
+        Ok(u32::try_from(reached.count()).unwrap_or(u32::MAX))
     }
 
     /// Asks every process to end. One that is stopped is woken, so that it can.
@@ -54,6 +52,7 @@ impl Tree {
     /// Kills until nothing is left. Answers how many processes were there at first.
     pub(crate) async fn kill(&self) -> io::Result<u32> {
         let first = u32::try_from(self.processes()?.len()).unwrap_or(u32::MAX);
+        let mut pause = ROUND;
         while !self.is_empty() {
             match self {
                 Self::Group(group) => {
@@ -66,7 +65,9 @@ impl Tree {
                     chase(descent);
                 }
             }
-            tokio::time::sleep(ROUND).await;
+            tokio::time::sleep(pause).await;
+            // What is still there may be out of our reach, or in the kernel for long.
+            pause = (pause * 2).min(LONGEST_ROUND);
         }
         Ok(first)
     }
@@ -98,13 +99,6 @@ impl Tree {
         match self {
             Self::Group(group) => group.processes(),
             Self::Kept(descent) => descent.processes(),
-        }
-    }
-
-    fn holds(&self, pid: Pid) -> bool {
-        match self {
-            Self::Group(group) => group.holds(pid),
-            Self::Kept(descent) => descent.holds(pid),
         }
     }
 

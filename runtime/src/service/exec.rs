@@ -1,8 +1,11 @@
 //! Calls on execs, but for the interactive one.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
-use futures_util::stream::select_all;
+use futures_util::{
+    Stream, StreamExt as _,
+    stream::{SelectAll, unfold},
+};
 use sandgate_errors::Refusal;
 use sandgate_exec::{Budget, Caller, Events, Exec, span, task};
 use sandgate_proto::runtime::v1::{self as proto, Heartbeat, exec_event::Event};
@@ -47,7 +50,7 @@ pub(super) async fn write(
         return Err(Refusal::invalid("max_wait", "at most 50 s"));
     }
     let exec = service.execs.get(&request.exec_id)?;
-    exec.started().await;
+    exec.settled().await?;
     let stdin = exec
         .write(&request.writer, &request.stdin.unwrap_or_default(), wait)
         .await?;
@@ -60,7 +63,7 @@ pub(super) async fn signal(
 ) -> Result<proto::SignalExecResponse, Refusal> {
     service.identity.expect(&request.expected_incarnation)?;
     let exec = service.execs.get(&request.exec_id)?;
-    exec.started().await;
+    exec.settled().await?;
     let processes = exec.signal(request.signal.unwrap_or_default().signal).await?;
     Ok(proto::SignalExecResponse { processes })
 }
@@ -153,23 +156,22 @@ impl Drop for Waiting {
     }
 }
 
-/// The events of one exec, as a follower's answers.
+/// The events of several execs, as they come.
 struct Followed {
-    events: Events,
-    _call: Arc<Call>,
+    execs: SelectAll<Pin<Box<dyn Stream<Item = proto::ExecEvent> + Send>>>,
+    _call: Call,
 }
 
 impl Source for Followed {
     type Item = proto::FollowExecResponse;
 
     async fn next(&mut self) -> Option<Result<Self::Item, Status>> {
-        Some(Ok(proto::FollowExecResponse {
-            event: Some(self.events.next().await?),
-        }))
+        let event = self.execs.next().await?;
+        Some(Ok(proto::FollowExecResponse { event: Some(event) }))
     }
 }
 
-pub(super) fn follow(
+pub(super) async fn follow(
     service: &Service,
     request: proto::FollowExecRequest,
 ) -> Result<Answers<proto::FollowExecResponse>, Refusal> {
@@ -177,23 +179,15 @@ pub(super) fn follow(
     if request.targets.is_empty() || request.targets.len() > MAX_TARGETS {
         return Err(Refusal::invalid("targets", "name 1 to 100 execs"));
     }
-    let call = Arc::new(service.call());
-    let one = |target: &proto::FollowTarget| {
+    let call = service.call();
+    let mut execs = SelectAll::new();
+    for target in &request.targets {
         let exec = service.execs.get(&target.exec_id)?;
-        let events = Events::new(exec, target.from.as_ref(), !request.no_wait);
-        Ok(answers(
-            Followed {
-                events,
-                _call: call.clone(),
-            },
-            heartbeat,
-        ))
-    };
-    let mut streams = request.targets.iter().map(one).collect::<Result<Vec<_>, Refusal>>()?;
-    Ok(match streams.len() {
-        1 => streams.remove(0),
-        _ => Box::pin(select_all(streams)),
-    })
+        let events = Events::new(exec.clone(), target.from.as_ref(), !request.no_wait);
+        exec.settled().await?;
+        execs.push(unfold(events, |mut events| async move { Some((events.next().await?, events)) }).boxed());
+    }
+    Ok(answers(Followed { execs, _call: call }, heartbeat))
 }
 
 fn heartbeat() -> proto::FollowExecResponse {

@@ -27,7 +27,9 @@ use crate::{
 const MAX_OPS: usize = 1_000;
 /// No answer is over 3 MiB; the rest is for what is around the results.
 const ANSWER_BYTES: usize = (3 << 20) - 4096;
-/// Transfers at once. Each holds a thread while it lasts, and there are 512 for everything.
+/// Batches that run at once; others wait.
+pub(super) const MAX_BATCHES: usize = 128;
+/// Transfers at once. Each holds a thread while it lasts, and there are 400 for everything.
 pub(super) const MAX_TRANSFERS: usize = 128;
 const RETRY: Duration = Duration::from_secs(1);
 /// Messages of up to 64 KiB (a caller may send 1 MiB) between transport and disk.
@@ -40,6 +42,7 @@ pub(super) async fn batch(service: &Service, request: FileOpsRequest) -> Result<
     }
     let files = service.files.clone();
     if request.batch_id.is_empty() {
+        let _turn = service.files.operations.acquire().await;
         return blocking(move || run(&files, request)).await;
     }
     check_id("batch_id", &request.batch_id)?;
@@ -50,6 +53,8 @@ pub(super) async fn batch(service: &Service, request: FileOpsRequest) -> Result<
         blocking(move || open(&checked, view).map(drop)).await?;
     }
     let work = |request: FileOpsRequest| async move {
+        let waiting = files.clone();
+        let _turn = waiting.operations.acquire().await;
         let count = request.ops.len();
         // Removed since it was looked at: an answer too, so that a repeat gets it again.
         blocking(move || Ok(run(&files, request).unwrap_or_else(|error| all_failed(count, &error))))

@@ -68,7 +68,7 @@ pub(super) async fn exec(
         Some(Request::Attach(attach)) => {
             service.identity.expect(&attach.expected_incarnation)?;
             let exec = service.execs.get(&attach.exec_id)?;
-            exec.started().await;
+            exec.settled().await?;
             (
                 exec.clone(),
                 Events::new(exec, attach.from.as_ref(), true),

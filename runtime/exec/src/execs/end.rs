@@ -3,18 +3,20 @@
 use std::time::{Duration, SystemTime};
 
 use super::{Execs, SWEEP, digest};
-use crate::{journal::Entry, task};
-
-const KILL: i32 = 9;
+use crate::journal::Entry;
 
 impl Execs {
     /// Ends every process and puts everything on disk. Nothing can be started from then on.
     pub async fn stop(&self, grace: Option<Duration>) {
         self.table().stopping = true;
         let execs = self.list();
-        for exec in &execs {
-            exec.started().await;
-        }
+        let started = async {
+            for exec in &execs {
+                exec.started().await;
+            }
+        };
+        // Not for ever: a start can be stuck in a file system that does not answer.
+        let _ = tokio::time::timeout(SWEEP, started).await;
         let trees = || {
             execs
                 .iter()
@@ -24,27 +26,28 @@ impl Execs {
         };
         if let Some(grace) = grace {
             trees().for_each(|tree| drop(tree.terminate()));
-            let all_over = async {
+            let all_dead = async {
                 for exec in &execs {
-                    exec.over().await;
+                    exec.dead().await;
                 }
             };
-            let _ = tokio::time::timeout(grace, all_over).await;
+            let _ = tokio::time::timeout(grace, all_dead).await;
         }
         // All at once, and not for ever: what the kernel does not let go of must not hold back the end.
-        let killing = execs.iter().filter(|exec| exec.is_alive()).map(|exec| {
-            let exec = exec.clone();
-            task::spawn("kill", &exec.id.clone(), async move { exec.signal(KILL).await })
-        });
-        let killing: Vec<_> = killing.collect();
+        let killing: Vec<_> = execs
+            .iter()
+            .filter(|exec| exec.is_alive())
+            .map(|exec| exec.kill())
+            .collect();
+        // Neither must followers that hold a writer back. What is left is no more than the pipes hold.
+        execs.iter().for_each(|exec| exec.log.release());
         let over = async {
             for killed in killing {
                 let _ = killed.await;
             }
             for exec in &execs {
-                // Neither must followers that hold a writer back. What is left is no more than the pipes hold.
-                exec.log.release();
                 exec.over().await;
+                exec.saved().await;
             }
         };
         if tokio::time::timeout(SWEEP, over).await.is_err() {

@@ -1,6 +1,6 @@
 //! Taking over what an earlier runtime left: its ids, its records, its output. Its processes are gone.
 
-use std::{fs, io, os::unix::fs::OpenOptionsExt as _, sync::Arc, time::SystemTime};
+use std::{collections::HashSet, fs, io, os::unix::fs::OpenOptionsExt as _, sync::Arc, time::SystemTime};
 
 use sandgate_output::{LogOptions, Offsets, OnFull, Store};
 use sandgate_proto::runtime::v1::{ExecExit, ExecInfo, ExecLost, ExecState, exec_exit};
@@ -34,6 +34,11 @@ pub(super) fn open(settings: Settings) -> io::Result<Inner> {
         free_slots: (0..settings.max_alive).rev().collect(),
         ..Table::default()
     };
+    let recorded: HashSet<String> = entries
+        .iter()
+        .filter(|e| e.info.is_some())
+        .map(|e| e.id.clone())
+        .collect();
     for entry in entries {
         table.count += 1;
         match recovered(&entry, table.count, &store, &settings) {
@@ -46,7 +51,7 @@ pub(super) fn open(settings: Settings) -> io::Result<Inner> {
             }
         }
     }
-    for id in store.ids()?.into_iter().filter(|id| !table.execs.contains_key(id)) {
+    for id in store.ids()?.into_iter().filter(|id| !recorded.contains(id)) {
         // Its record was dropped, and the runtime died before its output was.
         let _ = fs::remove_dir_all(dir.join("output").join(id));
     }

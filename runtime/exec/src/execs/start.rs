@@ -159,9 +159,17 @@ impl Execs {
             terminal,
             begun,
         } = launched;
-        let stdin = stdin.map(|end| Stdin::new(end, terminal.is_some())).transpose()?;
+        let stdin = stdin.map(|end| Stdin::new(end, terminal.is_some())).transpose();
+        // Set before anything can fail: the tree must be known, to be killed.
+        let (stdin, failed) = match stdin {
+            Ok(stdin) => (stdin, None),
+            Err(error) => (None, Some(error)),
+        };
         let terminal = terminal.map(Terminal::new);
         let _ = exec.live.set(Live { tree, stdin, terminal });
+        if let Some(error) = failed {
+            return Err(error);
+        }
         let count = Count {
             counters: self.0.counters.clone(),
             slot,
@@ -176,7 +184,8 @@ impl Execs {
             status.phase = Phase::Running;
         });
         if let Some(save) = spec.save {
-            save::follow(exec, save, spec.user, self.defaults());
+            let execs = self.clone();
+            save::follow(exec, save, spec.user, self.defaults(), move |exec| execs.note(exec));
         }
         if let Some(timeout) = spec.timeout {
             keep_time(exec, timeout, spec.kill_grace);

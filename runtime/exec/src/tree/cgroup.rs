@@ -95,10 +95,6 @@ impl ExecGroup {
             .collect())
     }
 
-    pub(crate) fn holds(&self, pid: Pid) -> bool {
-        self.processes().is_ok_and(|pids| pids.contains(&pid))
-    }
-
     pub(crate) fn populated(&self) -> bool {
         // A group that is gone holds nobody.
         fs::read_to_string(self.unified.join("cgroup.events")).is_ok_and(|events| field(&events, "populated") != 0)
@@ -163,7 +159,7 @@ fn remove_when_empty(group: &Path) {
     if fs::remove_dir(&path).is_ok() {
         return;
     }
-    std::thread::spawn(move || {
+    let removing = std::thread::Builder::new().spawn(move || {
         for _ in 0..1_000 {
             match fs::remove_dir(&path) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
@@ -174,6 +170,9 @@ fn remove_when_empty(group: &Path) {
         }
         tracing::warn!(group = %path.display(), "a cgroup could not be removed");
     });
+    if let Err(error) = removing {
+        tracing::warn!(group = %group.display(), %error, "a cgroup is left behind");
+    }
 }
 
 /// The number behind `name` in a flat keyed file.
