@@ -113,6 +113,18 @@ fn table() -> io::Result<HashMap<i32, Process>> {
             table.insert(pid, process);
         }
     }
+    // Reading takes a while. Whose parent ended meanwhile was given to another since, and would hang in the air.
+    let orphans: Vec<i32> = table
+        .iter()
+        .filter(|(_, p)| !table.contains_key(&p.parent))
+        .map(|(pid, _)| *pid)
+        .collect();
+    for pid in orphans {
+        match read(pid) {
+            Some(process) => drop(table.insert(pid, process)),
+            None => drop(table.remove(&pid)),
+        }
+    }
     Ok(table)
 }
 
