@@ -165,6 +165,37 @@ fn status(exit: Option<&ExecExit>) -> Option<Status> {
     exit.unwrap().status
 }
 
+#[tokio::test]
+async fn a_keeper_that_its_command_stops_or_kills_sets_nothing_free() {
+    let runtime = Runtime::start().await;
+    let mut client = runtime.connect().await;
+    let other = bystander(&mut client).await;
+    let id = start(
+        &mut client,
+        shell("(setsid sleep 1000 &); kill -STOP $PPID; exec sleep 1000"),
+    )
+    .await;
+    until("a stopped keeper", || marked(&id).len() == 2).await;
+    tokio::time::timeout(LIMIT, signal(&mut client, &id, KILL))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(marked(&id), []);
+    let id = start(
+        &mut client,
+        shell("(setsid sleep 1000 &); (sleep 1000 &); kill -KILL $PPID; exec sleep 1000"),
+    )
+    .await;
+    let output = output(&client, &id).await;
+    assert!(
+        matches!(status(output.exit.as_ref()), Some(Status::Lost(_))),
+        "{output:?}"
+    );
+    assert!(output.ended.is_some());
+    assert_eq!(marked(&id), []);
+    check_bystander(&mut client, &other).await;
+}
+
 async fn bystander(client: &mut Client) -> String {
     let id = start(client, shell("(setsid sleep 1000 &); exec sleep 1000")).await;
     until("a bystander", || marked(&id).len() == 2).await;

@@ -7,15 +7,16 @@
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use rustix::process::{Pid, WaitOptions, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::Notify,
 };
 
-use crate::task;
+use crate::{task, tree::children_of};
 
 /// Who is awaited by whom.
 #[derive(Clone, Default)]
@@ -38,6 +39,8 @@ pub(crate) struct Starting(Children);
 
 /// An awaited child, until it is dropped.
 pub(crate) struct Awaited(Children, Pid);
+
+const STRAY_ROUND: Duration = Duration::from_millis(2);
 
 // === impl Children ===
 
@@ -76,6 +79,26 @@ impl Children {
         }
     }
 
+    /// Kills what a keeper left that was killed itself: children of ours that nobody awaits. Theirs come to us in turn.
+    pub(crate) async fn kill_strays(&self) {
+        while self.signal_strays() {
+            tokio::time::sleep(STRAY_ROUND).await;
+        }
+    }
+
+    /// Answers whether there are, or may be, any.
+    fn signal_strays(&self) -> bool {
+        // Held throughout, as in `reap`. Nobody else waits for them, so their numbers can't come to mean others.
+        let register = self.lock();
+        if register.starting > 0 {
+            return true;
+        }
+        let strays = children_of(getpid())
+            .into_iter()
+            .filter(|pid| !register.awaited.contains(pid));
+        strays.filter(|pid| kill_process(*pid, Signal::KILL).is_ok()).count() > 0
+    }
+
     fn lock(&self) -> MutexGuard<'_, Register> {
         self.0.register.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -87,6 +110,14 @@ impl Starting {
     pub(crate) fn await_child(&self, pid: Pid) -> Awaited {
         self.0.lock().awaited.insert(pid);
         Awaited(self.0.clone(), pid)
+    }
+}
+
+// === impl Awaited ===
+
+impl Awaited {
+    pub(crate) fn children(&self) -> &Children {
+        &self.0
     }
 }
 

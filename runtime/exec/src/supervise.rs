@@ -156,6 +156,11 @@ impl Supervisor {
             }
         };
         let duration = self.begun.elapsed();
+        if let (None, Watch::Kept(_, ended, _, awaited)) = (exit, &self.watch) {
+            // A command of our own user killed its keeper. Its children are ours now, and nobody else's.
+            let _ = ended.readable().await.map(|mut guard| guard.retain_ready());
+            awaited.children().kill_strays().await;
+        }
         self.pump.drain();
         let alone =
             exit.is_some_and(|(_, alone)| alone) || self.exec.live.get().is_some_and(|live| live.tree.is_empty());

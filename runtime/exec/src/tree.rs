@@ -10,7 +10,7 @@ use sandgate_sys::send_signal;
 
 pub(crate) use self::{
     cgroup::{ExecGroup, Roots},
-    descent::Descent,
+    descent::{Descent, children_of},
 };
 
 /// Everything that one exec started.
@@ -61,6 +61,7 @@ impl Tree {
                     self.signal(Signal::KILL.as_raw())?;
                 }
                 Self::Kept(descent) => {
+                    descent.wake_keeper();
                     self.stop_and_kill()?;
                     chase(descent);
                 }

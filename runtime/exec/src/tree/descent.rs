@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// The descendants of one process.
 #[derive(Debug)]
@@ -43,6 +43,13 @@ impl Descent {
     /// The keeper itself ends when it has no child left, which no list made of many reads could say as surely.
     pub(crate) fn is_empty(&self) -> bool {
         self.is_released() || read(self.keeper.as_raw_nonzero().get()).is_none_or(|keeper| keeper.dead)
+    }
+
+    /// A command of our own user may have stopped its keeper, which then would not end.
+    pub(crate) fn wake_keeper(&self) {
+        if !self.is_released() {
+            let _ = kill_process(self.keeper, Signal::CONT);
+        }
     }
 
     /// All that are alive; zombies are not.
@@ -101,6 +108,16 @@ impl Descent {
     fn is_released(&self) -> bool {
         self.released.load(Ordering::Acquire)
     }
+}
+
+/// The living children of a process.
+pub(crate) fn children_of(parent: Pid) -> Vec<Pid> {
+    let parent = parent.as_raw_nonzero().get();
+    let table = table().unwrap_or_default();
+    let children = table
+        .iter()
+        .filter(|(_, process)| process.parent == parent && !process.dead);
+    children.filter_map(|(pid, _)| Pid::from_raw(*pid)).collect()
 }
 
 fn table() -> io::Result<HashMap<i32, Process>> {
