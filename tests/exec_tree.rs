@@ -187,18 +187,17 @@ async fn a_keeper_that_its_command_stops_or_kills_sets_nothing_free() {
         .unwrap()
         .unwrap();
     assert_eq!(marked(&id), []);
-    let id = start(
-        &mut client,
-        shell("(setsid sleep 1000 &); (sleep 1000 &); kill -KILL $PPID; exec sleep 1000"),
-    )
-    .await;
-    let output = output(&client, &id).await;
-    assert!(
-        matches!(status(output.exit.as_ref()), Some(Status::Lost(_))),
-        "{output:?}"
-    );
-    assert!(output.ended.is_some());
-    assert_eq!(marked(&id), []);
+    // At once, when it may not even have told of the start, and later.
+    for pause in ["", "sleep 0.3; "] {
+        let script = format!("(setsid sleep 1000 &); (sleep 1000 &); {pause}kill -KILL $PPID; exec sleep 1000");
+        let id = start(&mut client, shell(script)).await;
+        let output = tokio::time::timeout(LIMIT, output(&client, &id)).await.unwrap();
+        match output.exit {
+            Some(exit) => assert!(matches!(exit.status, Some(Status::Lost(_))), "{exit:?}"),
+            None => assert!(output.start_failure.is_some() && pause.is_empty(), "{output:?}"),
+        }
+        assert_eq!(marked(&id), []);
+    }
     check_bystander(&mut client, &other).await;
 }
 

@@ -86,6 +86,13 @@ impl Children {
         }
     }
 
+    /// As `kill_strays`, for a thread that may block.
+    pub(crate) fn kill_strays_now(&self) {
+        while self.signal_strays() {
+            std::thread::sleep(STRAY_ROUND);
+        }
+    }
+
     /// Answers whether there are, or may be, any.
     fn signal_strays(&self) -> bool {
         // Held throughout, as in `reap`. Nobody else waits for them, so their numbers can't come to mean others.

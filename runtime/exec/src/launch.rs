@@ -127,7 +127,15 @@ impl Launcher {
                 (child.pid, Leader::Direct(child.pidfd, awaited), Tree::Group(group))
             }
             None => {
-                let keeper = patiently(|| command.spawn_kept())?;
+                let keeper = match patiently(|| command.spawn_kept()) {
+                    // Killed by its own command before it could tell us: what runs now is nobody's.
+                    Err(error) if error.source.kind() == io::ErrorKind::UnexpectedEof => {
+                        drop(starting);
+                        self.children.kill_strays_now();
+                        return Err(error);
+                    }
+                    spawned => spawned?,
+                };
                 let awaited = starting.await_child(keeper.pid);
                 let descent = Descent::of(keeper.pid);
                 (keeper.program, Leader::Kept(keeper, awaited), Tree::Kept(descent))

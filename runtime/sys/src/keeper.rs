@@ -20,7 +20,8 @@ use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
     pipe::{PipeFlags, pipe_with},
-    process::Pid,
+    process::{Pid, Signal, kill_process},
+    time::Timespec,
 };
 
 use crate::{
@@ -65,6 +66,12 @@ struct Report {
     /// The program left nothing behind.
     alone: u64,
 }
+
+/// How long a keeper may be silent at its start before it is looked after.
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
 
 const STARTED: u32 = 1;
 const NOT_CLONED: u32 = 2;
@@ -167,7 +174,13 @@ impl Keeper {
     }
 
     fn started(&self) -> Result<Pid, SpawnError> {
-        while let Err(Errno::INTR) = poll(&mut [PollFd::new(&self.reports, PollFlags::IN)], None) {}
+        // A command of our own user may stop its keeper before it could tell us.
+        while !matches!(
+            poll(&mut [PollFd::new(&self.reports, PollFlags::IN)], Some(&PATIENCE)),
+            Ok(1..)
+        ) {
+            let _ = kill_process(self.pid, Signal::CONT);
+        }
         let report = self.read().map_err(|source| SpawnError {
             stage: Stage::Clone,
             source,
