@@ -190,7 +190,11 @@ async fn a_keeper_that_its_command_stops_or_kills_sets_nothing_free() {
     // At once, when it may not even have told of the start, and later.
     for pause in ["", "sleep 0.3; "] {
         let script = format!("(setsid sleep 1000 &); (sleep 1000 &); {pause}kill -KILL $PPID; exec sleep 1000");
-        let id = start(&mut client, shell(script)).await;
+        let id = new_id("tree");
+        client
+            .start_exec(start_request(&id, mark(shell(script), &id)))
+            .await
+            .unwrap();
         let output = tokio::time::timeout(LIMIT, output(&client, &id)).await.unwrap();
         match output.exit {
             Some(exit) => assert!(matches!(exit.status, Some(Status::Lost(_))), "{exit:?}"),
