@@ -236,7 +236,8 @@ fn three_dots_stand_for_anything() {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    // Cargo runs tests in their package. The directory of the build may be another clone's that is gone.
+    PathBuf::from("..")
 }
 
 /// All that users read.
