@@ -9,6 +9,7 @@ use std::{
 
 use prost::Message as _;
 use sandgate_errors::Refusal;
+use sandgate_exec::{Digest, digest, task};
 use sandgate_proto::{
     runtime::v1::{FileOpsRequest, FileOpsResponse},
     v1::ErrorReason,
@@ -25,7 +26,7 @@ struct Table {
     kept: HashMap<String, Batch>,
     order: VecDeque<String>,
     bytes: usize,
-    expired: HashSet<[u8; 16]>,
+    expired: HashSet<Digest>,
 }
 
 struct Batch {
@@ -66,7 +67,7 @@ impl Batches {
                 let outcome = done.subscribe();
                 let work = run(request);
                 let (batches, weighed) = (self.clone(), id.clone());
-                sandgate_exec::task::spawn("batch", &id, async move {
+                task::spawn("batch", &id, async move {
                     let answer = work.await;
                     let bytes = answer.encoded_len();
                     done.send_replace(Some(answer));
@@ -157,13 +158,6 @@ impl Table {
             self.order.push_front(id);
         }
     }
-}
-
-/// What is kept of an id for good: short, and as good as the id.
-fn digest(id: &str) -> [u8; 16] {
-    let mut short = [0; 16];
-    short.copy_from_slice(&Sha256::digest(id)[..16]);
-    short
 }
 
 fn fingerprint(request: &FileOpsRequest) -> [u8; 32] {

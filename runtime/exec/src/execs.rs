@@ -16,11 +16,11 @@ use sandgate_files::Defaults;
 use sandgate_output::Store;
 use sandgate_proto::{runtime::v1::ExecSpec, v1::ErrorReason};
 use sandgate_sys::Counters;
-use sha2::{Digest as _, Sha256};
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
     exec::Exec,
+    id::{Digest, check_id, digest},
     journal::Journal,
     launch::Launcher,
     settings::Settings,
@@ -62,7 +62,6 @@ struct Table {
 const STARTS_AT_ONCE: usize = 4;
 /// Kept of each stream's start when older output is dropped, for budgets.
 const HEAD_BYTES: u64 = 1 << 20;
-const MAX_ID: usize = 64;
 const SWEEP: Duration = Duration::from_secs(5);
 
 // === impl Execs ===
@@ -212,27 +211,6 @@ impl Table {
 enum Inserted {
     New(Arc<Exec>, Box<Spec>, usize),
     Found(Arc<Exec>),
-}
-
-/// Checks an id against the grammar that all of ours share.
-///
-/// # Errors
-/// `INVALID_ARGUMENT`, naming the field.
-pub fn check_id(field: &str, id: &str) -> Result<(), Refusal> {
-    let legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    if id.is_empty() || id.len() > MAX_ID || !id.bytes().all(legal) {
-        return Err(Refusal::invalid(field, "an id matches [A-Za-z0-9_-]{1,64}"));
-    }
-    Ok(())
-}
-
-/// What is kept of a spent id: short, and as good as the id.
-type Digest = [u8; 16];
-
-fn digest(id: &str) -> Digest {
-    let mut short = [0; 16];
-    short.copy_from_slice(&Sha256::digest(id)[..16]);
-    short
 }
 
 fn expired(id: &str) -> Refusal {

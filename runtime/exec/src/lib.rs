@@ -10,6 +10,7 @@ mod children;
 mod exec;
 mod execs;
 mod follow;
+mod id;
 mod journal;
 mod launch;
 mod save;
@@ -23,8 +24,9 @@ mod tree;
 pub use self::{
     budget::Budget,
     exec::{Caller, Exec},
-    execs::{Execs, check_id},
+    execs::Execs,
     follow::Events,
+    id::{Digest, check_id, digest},
     settings::{CgroupRoots, Settings},
     spec::{Env, check_env, span},
 };

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{Execs, SWEEP, digest};
-use crate::journal::Entry;
+use super::{Execs, SWEEP};
+use crate::{id::digest, journal::Entry};
 
 impl Execs {
     /// Ends every process and puts everything on disk. Nothing can be started from then on.

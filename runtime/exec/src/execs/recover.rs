@@ -7,10 +7,11 @@ use sandgate_proto::runtime::v1::{ExecExit, ExecInfo, ExecLost, ExecState, exec_
 use sandgate_sys::Counters;
 use tokio::sync::{Semaphore, watch};
 
-use super::{HEAD_BYTES, Inner, STARTS_AT_ONCE, Table, digest};
+use super::{HEAD_BYTES, Inner, STARTS_AT_ONCE, Table};
 use crate::{
     children::Children,
     exec::{Exec, Phase, Saved, Status, offsets},
+    id::digest,
     journal::{Entry, Journal},
     launch::Launcher,
     settings::Settings,
