@@ -39,6 +39,9 @@ pub struct Args {
     /// Directory in a cgroup v1 memory tree, to count processes killed for memory.
     #[arg(long, value_name = "DIR", requires = "cgroup")]
     pub memory_cgroup: Option<PathBuf>,
+    /// Name of this start of the runtime, another one each time [default: a random one]
+    #[arg(long, value_name = "NAME", value_parser = parse_incarnation)]
+    pub incarnation: Option<String>,
     /// End the sandbox after this long, as in 90s, 10m, 8h.
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub deadline: Option<Duration>,
@@ -84,6 +87,13 @@ fn parse_span(text: &str) -> Result<Duration, String> {
         "h" => seconds(60 * 60),
         "d" => seconds(24 * 60 * 60),
         _ => Err(expected()),
+    }
+}
+
+fn parse_incarnation(text: &str) -> Result<String, String> {
+    match sandgate_exec::check_id("incarnation", text) {
+        Ok(()) => Ok(text.to_owned()),
+        Err(refusal) => Err(refusal.message),
     }
 }
 

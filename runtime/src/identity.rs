@@ -45,13 +45,9 @@ pub(crate) struct Identity {
 // === impl Identity ===
 
 impl Identity {
-    pub(crate) fn new() -> io::Result<Self> {
-        let mut random = [0u8; 12];
-        getrandom(&mut random, GetRandomFlags::empty())?;
-        let mut incarnation = String::with_capacity(2 * random.len());
-        for byte in random {
-            let _ = write!(incarnation, "{byte:02x}");
-        }
+    /// An identity of the name that whoever started us gave, or of one that nobody has had.
+    pub(crate) fn new(given: Option<String>) -> io::Result<Self> {
+        let incarnation = given.map_or_else(random_name, Ok)?;
         Ok(Self {
             incarnation,
             started_at: SystemTime::now(),
@@ -64,6 +60,16 @@ impl Identity {
             return Ok(());
         }
         let message = "the sandbox was restarted; what ran before is gone and was not run again";
-        Err(Refusal::new(ErrorReason::SandboxRestarted, message).with("incarnation", &self.incarnation))
+        Err(Refusal::new(ErrorReason::SandboxRestarted, message).with("incarnation", expected))
     }
+}
+
+fn random_name() -> io::Result<String> {
+    let mut random = [0u8; 12];
+    getrandom(&mut random, GetRandomFlags::empty())?;
+    let mut name = String::with_capacity(2 * random.len());
+    for byte in random {
+        let _ = write!(name, "{byte:02x}");
+    }
+    Ok(name)
 }

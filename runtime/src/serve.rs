@@ -105,16 +105,18 @@ async fn serve(args: Args) -> Result<(), StartError> {
     umask(Mode::from_raw_mode(0o077));
     // Commands of the same user must not read our memory.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(io::Error::from)?;
+    keep_a_capability_to_ourselves();
     sandgate_sys::survive_file_size_limit();
     tokio::task::spawn_blocking(|| ()).await.map_err(io::Error::other)?;
-    let identity = Identity::new()?;
+    let identity = Identity::new(args.incarnation.clone())?;
     let state_dir = |error| StartError::StateDir(args.state_dir.display().to_string(), error);
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(&args.state_dir)
         .map_err(state_dir)?;
-    let _lock = lock(&args.state_dir).map_err(state_dir)?;
+    let lock = lock(&args.state_dir).map_err(state_dir)?;
+    sandgate_sys::hold_until_exec(&lock);
     let user = args
         .user
         .as_deref()
@@ -168,6 +170,12 @@ async fn serve(args: Args) -> Result<(), StartError> {
         () = async { let _ = over.await; tokio::time::sleep(LAST_WORDS).await } => {}
     }
     Ok(())
+}
+
+/// Commands that run as root must not trace us: the kernel refuses that to whoever lacks a capability that we have. So
+/// nobody after us can gain this one, which we have no other use for. Where we do not have it, being not dumpable is all.
+fn keep_a_capability_to_ourselves() {
+    let _ = rustix::thread::remove_capability_from_bounding_set(rustix::thread::CapabilitySet::SETPCAP);
 }
 
 /// Waits for a reason to end, then ends everything and puts it on disk.

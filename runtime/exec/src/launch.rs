@@ -14,7 +14,7 @@ use std::{
 };
 
 use rustix::{
-    fs::MemfdFlags,
+    fs::{CWD, MemfdFlags, Mode, OFlags, ResolveFlags, openat2},
     pipe::{PipeFlags, pipe_with},
     process::{Pid, getegid, geteuid, getgroups},
     pty::{OpenptFlags, openpt, unlockpt},
@@ -336,7 +336,11 @@ fn failure(error: &SpawnError, command: &Command) -> StartFailure {
     let shown = |name: &CStr| name.to_string_lossy().chars().take(MAX_SHOWN).collect::<String>();
     let program = command.argv.first().map(|name| shown(name)).unwrap_or_default();
     let from = Path::new(OsStr::from_bytes(command.cwd.to_bytes()));
-    let exists = |path: &CString| from.join(OsStr::from_bytes(path.to_bytes())).exists();
+    // Our own descriptors lead out of the sandbox; the child had none of them.
+    let exists = |path: &CString| {
+        let path = from.join(OsStr::from_bytes(path.to_bytes()));
+        openat2(CWD, path, OFlags::PATH, Mode::empty(), ResolveFlags::NO_MAGICLINKS).is_ok()
+    };
     let there = command.programs.iter().any(exists);
     let cwd = shown(&command.cwd);
     match (error.stage, os.raw_os_error()) {

@@ -51,6 +51,16 @@ struct KernelSigaction {
 const SIGNALS: std::ops::RangeInclusive<usize> = 1..=64;
 const SIGSET_BYTES: usize = 8;
 
+/// What children have of us until they are the program; -1: nothing.
+static HELD: AtomicI32 = AtomicI32::new(-1);
+
+/// Lets children have `file` until they are the program, so that a lock on it says that none is on its way. All else of
+/// ours is closed in them before a path of the command's is looked at: a directory of ours that lies outside of the sandbox
+/// could be walked out of, as `/proc/self/fd/9/..`.
+pub fn hold_until_exec(file: &std::fs::File) {
+    HELD.store(file.as_raw_fd(), Ordering::Release);
+}
+
 // === impl Plan ===
 
 impl Plan {
@@ -187,13 +197,6 @@ impl Plan {
                 check(Stage::User, syscall(libc::SYS_setresgid, [gid, gid, gid, 0, 0]))?;
                 check(Stage::User, syscall(libc::SYS_setresuid, [uid, uid, uid, 0, 0]))?;
             }
-            // After the user: it is the user who must be able to enter.
-            check(
-                Stage::Cwd,
-                syscall(libc::SYS_chdir, [self.cwd.as_ptr() as usize, 0, 0, 0, 0]),
-            )?;
-            syscall(libc::SYS_umask, [self.umask as usize, 0, 0, 0, 0]);
-            let cloexec = libc::CLOSE_RANGE_CLOEXEC as usize;
             let mut first_closed = 3;
             if let Some(source) = self.descriptor_3 {
                 // To itself it would be EINVAL, and CLOEXEC would stay: 3 is then the flag's to clear.
@@ -207,8 +210,13 @@ impl Plan {
                 }
                 first_closed = 4;
             }
-            let rest = [first_closed, u32::MAX as usize, cloexec, 0, 0];
-            check(Stage::Stdio, syscall(libc::SYS_close_range, rest))?;
+            check(Stage::Stdio, close_all_but_held(first_closed))?;
+            // After the user: it is the user who must be able to enter.
+            check(
+                Stage::Cwd,
+                syscall(libc::SYS_chdir, [self.cwd.as_ptr() as usize, 0, 0, 0, 0]),
+            )?;
+            syscall(libc::SYS_umask, [self.umask as usize, 0, 0, 0, 0]);
             let none = 0u64;
             let set = [libc::SIG_SETMASK as usize, &raw const none as usize, 0, SIGSET_BYTES, 0];
             check(Stage::Session, syscall(libc::SYS_rt_sigprocmask, set))
@@ -236,5 +244,22 @@ impl Plan {
                 syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0]);
             }
         }
+    }
+}
+
+/// Closes all descriptors from `first` on but the one that is held, which exec closes.
+///
+/// # Safety
+/// Only in a child that has no use for them.
+unsafe fn close_all_but_held(first: usize) -> isize {
+    // SAFETY: a plain system call on numbers; what is closed is the caller's promise.
+    let close = |from: usize, to: usize| unsafe { syscall(libc::SYS_close_range, [from, to, 0, 0, 0]) };
+    let all = u32::MAX as usize;
+    match usize::try_from(HELD.load(Ordering::Acquire)) {
+        Ok(held) if held >= first => {
+            let below = if held == first { 0 } else { close(first, held - 1) };
+            below.min(close(held + 1, all))
+        }
+        _ => close(first, all),
     }
 }

@@ -24,3 +24,10 @@ pub fn inherited(number: i32) -> io::Result<OwnedFd> {
     // SAFETY: it is open, and ours: it was left open for us, and nobody has taken it before.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
+
+/// Closes all descriptors that whoever started us left open, but the standard three. First thing in a program: what it has
+/// opened itself would go too.
+pub fn inherit_nothing() {
+    // SAFETY: closes numbers that nobody in this process has an owner for yet, as the caller promises.
+    unsafe { libc::syscall(libc::SYS_close_range, libc::STDERR_FILENO + 1, u32::MAX, 0) };
+}

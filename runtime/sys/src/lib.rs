@@ -1,15 +1,17 @@
-//! The runtime's own system calls: what std, libc and rustix do not offer, behind safe functions.
+//! Our own system calls: what std, libc and rustix do not offer, behind safe functions.
 //!
-//! All `unsafe` of the runtime is in this crate. Its heart is starting programs without copying the address space
+//! All `unsafe` of runtime and monitor is in this crate. Its heart is starting programs without copying the address space
 //! ([`Command`]), as a child of our own or under a [`Keeper`].
 
 mod child;
 mod counters;
 mod inherited;
+mod isolate;
 mod keeper;
 mod limits;
 mod raw;
 mod read;
+#[cfg(feature = "tokio")]
 mod ready;
 mod signal;
 mod spawn;
@@ -19,13 +21,19 @@ mod wait;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "tokio")]
+pub use self::ready::{priority, readiness};
 pub use self::{
+    child::hold_until_exec,
     counters::Counters,
-    inherited::inherited,
+    inherited::{inherit_nothing, inherited},
+    isolate::{
+        MountChange, Namespaces, attach_loop, c_string, change_mount, clone_into_namespaces, exec_descriptor,
+        leave_session_keyring, loopback_up, termination_signals, unshare_cgroup,
+    },
     keeper::Keeper,
     limits::{raise_descriptor_limit, survive_file_size_limit},
     read::read_into,
-    ready::{priority, readiness},
     signal::send_signal,
     spawn::{Command, Credentials, Limit, SpawnError, Spawned, Stage},
     wait::{Exit, ExitStatus, peek, reap},

@@ -57,6 +57,28 @@ fn runs_with_env_umask_limits_and_oom_score() {
 }
 
 #[test]
+fn no_path_of_a_command_leads_through_a_descriptor_of_ours() {
+    use std::os::fd::AsRawFd as _;
+    let dir = File::open("/tmp").unwrap();
+    rustix::io::fcntl_setfd(&dir, rustix::io::FdFlags::empty()).unwrap();
+    let link = format!("/proc/self/fd/{}", dir.as_raw_fd());
+    // Other tests go on with it.
+    hold_until_exec(Box::leak(Box::new(tempfile::tempfile().unwrap())));
+    let (mut in_cwd, _read) = command(&["/bin/true"]);
+    in_cwd.cwd = CString::new(link.clone()).unwrap();
+    let (as_program, _read) = command(&[&format!("{link}/../bin/true")]);
+    for (command, stage) in [(in_cwd, Stage::Cwd), (as_program, Stage::Exec)] {
+        for failed in [command.spawn().map(drop), command.spawn_kept().map(drop)] {
+            let failed = failed.unwrap_err();
+            assert_eq!(
+                (failed.stage, failed.source.raw_os_error()),
+                (stage, Some(libc::ENOENT))
+            );
+        }
+    }
+}
+
+#[test]
 fn tells_what_failed() {
     let (mut c, _read) = command(&["/no/such/program"]);
     let error = c.spawn().unwrap_err();
