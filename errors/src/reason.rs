@@ -54,7 +54,7 @@ pub fn code(reason: ErrorReason) -> Code {
 
         R::StdinGap | R::FileTooLarge | R::UploadGap => Code::OutOfRange,
 
-        R::PathOutsideRoot | R::FilePermissionDenied | R::UserNotPermitted => Code::PermissionDenied,
+        R::CallerRefused | R::PathOutsideRoot | R::FilePermissionDenied | R::UserNotPermitted => Code::PermissionDenied,
     }
 }
 
