@@ -1,0 +1,25 @@
+//! A way to what runs inside a sandbox, as a stream of bytes: above it gRPC is the same everywhere.
+
+use std::{fmt, io};
+
+use async_trait::async_trait;
+use sandgate_proto::v1::ConnectionMode;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Bytes both ways.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+/// Opens byte streams to one sandbox.
+#[async_trait]
+pub trait Carrier: fmt::Debug + Send + Sync {
+    /// What kind of way it is.
+    fn mode(&self) -> ConnectionMode;
+
+    /// Opens a stream. May be called again and again: a stream that was lost is only a pause.
+    ///
+    /// # Errors
+    /// When nothing answers there now.
+    async fn open(&self) -> io::Result<Box<dyn ByteStream>>;
+}

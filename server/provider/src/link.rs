@@ -1,0 +1,105 @@
+//! The runtime's protocol over a carrier, with a connection only while it is used.
+
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use hyper_util::rt::TokioIo;
+use sandgate_proto::runtime::v1::runtime_service_client::RuntimeServiceClient;
+use tonic::{
+    client::Grpc,
+    transport::{Channel, Endpoint, Uri},
+};
+use tower::service_fn;
+
+use crate::carrier::Carrier;
+
+// As on every listener of ours: one stopped stream must not stop the others. See the server's `serve`.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = i32::MAX as u32;
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// No message is over 3 MiB; the rest is room for what wraps it.
+const MESSAGE_LIMIT: usize = 4 << 20;
+
+/// A way to speak to one sandbox's runtime.
+#[derive(Debug, Clone)]
+pub struct Link {
+    carrier: Arc<dyn Carrier>,
+    open: Arc<Mutex<Option<Open>>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    channel: Channel,
+    used: Instant,
+}
+
+// === impl Link ===
+
+impl Link {
+    /// Speaks over `carrier`. Nothing is opened yet.
+    #[must_use]
+    pub fn new(carrier: Arc<dyn Carrier>) -> Self {
+        Self {
+            carrier,
+            open: Arc::default(),
+        }
+    }
+
+    /// The way in use.
+    #[must_use]
+    pub fn carrier(&self) -> &dyn Carrier {
+        &*self.carrier
+    }
+
+    /// A client. Its connection is opened by the first call, shared by all, and opened again when it was lost.
+    #[must_use]
+    pub fn client(&self) -> RuntimeServiceClient<Channel> {
+        RuntimeServiceClient::new(self.channel())
+            .max_decoding_message_size(MESSAGE_LIMIT)
+            .max_encoding_message_size(MESSAGE_LIMIT)
+    }
+
+    /// The same connection for calls whose answers are decoded as something else than the runtime's own types.
+    #[must_use]
+    pub fn grpc(&self) -> Grpc<Channel> {
+        Grpc::new(self.channel())
+            .max_decoding_message_size(MESSAGE_LIMIT)
+            .max_encoding_message_size(MESSAGE_LIMIT)
+    }
+
+    fn channel(&self) -> Channel {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = open.get_or_insert_with(|| Open {
+            channel: connect_later(Arc::clone(&self.carrier)),
+            used: Instant::now(),
+        });
+        open.used = Instant::now();
+        open.channel.clone()
+    }
+
+    /// Lets go of a connection that nobody asked for during `span`: a thousand idle sandboxes should cost no memory.
+    /// Calls under way go on.
+    pub fn rest(&self, span: Duration) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.as_ref().is_some_and(|open| open.used.elapsed() >= span) {
+            *open = None;
+        }
+    }
+}
+
+fn connect_later(carrier: Arc<dyn Carrier>) -> Channel {
+    // Nobody resolves this name: the carrier knows the way.
+    Endpoint::from_static("http://sandbox")
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .http2_keep_alive_interval(KEEPALIVE)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .connect_with_connector_lazy(service_fn(move |_: Uri| {
+            let carrier = Arc::clone(&carrier);
+            async move { carrier.open().await.map(TokioIo::new).map_err(io::Error::other) }
+        }))
+}
