@@ -1,0 +1,105 @@
+//! What the provider itself says to the runtime inside a sandbox.
+
+use std::time::Duration;
+
+use sandgate_monitor::{Record, Variable};
+use sandgate_proto::runtime::v1::{
+    ConfigureRequest, ConfiguredEnv, EnvVar, HelloRequest, HelloResponse, ListExecsRequest, StopRequest,
+};
+use sandgate_provider::Link;
+use tokio::time;
+use tonic::{Code, Status};
+
+use crate::sandbox::{duration, timestamp};
+
+/// The newest protocol generation that we speak.
+const GENERATION: u32 = 1;
+/// How long a runtime may take until it answers.
+const FIRST_ANSWER: Duration = Duration::from_secs(30);
+const AGAIN: Duration = Duration::from_millis(5);
+/// How long any other answer may take.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Counting is for a person to read: nobody waits long for it.
+const COUNT: Duration = Duration::from_millis(500);
+const PAGE: u32 = 1000;
+/// A runtime that has a deadline keeps one: this far away is never.
+const NEVER_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
+
+/// Gives a runtime its environment, and asks who it is. Tries again while nothing answers yet.
+pub(crate) async fn greet(link: &Link, env: &[Variable]) -> Result<HelloResponse, Status> {
+    let late = |_| Status::deadline_exceeded("what runs inside does not answer");
+    let greeted = async {
+        loop {
+            match greet_once(link, env).await {
+                Err(status) if status.code() == Code::Unavailable => time::sleep(AGAIN).await,
+                done => return done,
+            }
+        }
+    };
+    time::timeout(FIRST_ANSWER, greeted).await.map_err(late)?
+}
+
+async fn greet_once(link: &Link, env: &[Variable]) -> Result<HelloResponse, Status> {
+    let vars = env.iter().map(|variable| EnvVar {
+        name: variable.name.clone(),
+        value: variable.value.clone(),
+        value_raw: variable.raw.clone().into(),
+    });
+    let configure = ConfigureRequest {
+        env: Some(ConfiguredEnv { vars: vars.collect() }),
+        ..ConfigureRequest::default()
+    };
+    let (mut one, mut other) = (link.client(), link.client());
+    let hello = HelloRequest { generation: GENERATION };
+    let (_, hello) = tokio::try_join!(one.configure(configure), other.hello(hello))?;
+    Ok(hello.into_inner())
+}
+
+/// Tells a runtime its deadline and idle limit.
+pub(crate) async fn set_limits(link: &Link, record: &Record, now_ms: u64) -> Result<(), Status> {
+    let request = ConfigureRequest {
+        deadline: Some(timestamp(record.deadline_ms.unwrap_or(now_ms + NEVER_MS))),
+        idle_limit: Some(duration(Duration::from_millis(record.idle_limit_ms.unwrap_or(0)))),
+        ..ConfigureRequest::default()
+    };
+    let mut client = link.client();
+    answer(client.configure(request)).await.map(drop)
+}
+
+/// Tells a runtime to end everything. `grace` of `None`: at once.
+pub(crate) async fn stop(link: &Link, grace: Option<Duration>) -> Result<(), Status> {
+    let request = StopRequest {
+        expected_incarnation: String::new(),
+        grace: grace.map(duration),
+    };
+    let mut client = link.client();
+    answer(client.stop(request)).await.map(drop)
+}
+
+/// How many execs have a process alive, as far as that can be had quickly.
+pub(crate) async fn alive_execs(link: &Link) -> u32 {
+    let count = async {
+        let mut client = link.client();
+        let mut request = ListExecsRequest {
+            page_size: PAGE,
+            page_token: String::new(),
+            only_alive: true,
+        };
+        let mut alive = 0;
+        while let Ok(page) = client.list_execs(request.clone()).await {
+            let page = page.into_inner();
+            alive += u32::try_from(page.execs.len()).unwrap_or(0);
+            if page.next_page_token.is_empty() {
+                break;
+            }
+            request.page_token = page.next_page_token;
+        }
+        alive
+    };
+    time::timeout(COUNT, count).await.unwrap_or(0)
+}
+
+async fn answer<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    let late = |_| Status::deadline_exceeded("what runs inside does not answer");
+    time::timeout(ANSWER, call).await.map_err(late)?
+}
