@@ -1,77 +1,122 @@
-//! The command line. Parsing has no side effects, and a value that was parsed is valid.
+//! The command line. It only collects: what flags mean is the configuration's business.
 
-use std::{net::SocketAddr, str::FromStr};
+use std::collections::BTreeMap;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
-/// Serves sandboxes to agents over gRPC.
+/// Serves sandboxes on this machine to agents, over gRPC.
+///
+/// Started without flags it runs on defaults and prints where it listens and a first command to try.
 #[derive(Debug, Parser)]
 #[command(name = "sandgate-server", version, after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where to listen: a loopback address and a port; port 0 takes a free one
-    #[arg(long, value_name = "ADDR", default_value = ListenAddr::DEFAULT)]
-    pub listen: ListenAddr,
+    /// Something else to do than to serve.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    flags: Flags,
+}
+
+/// What else the program can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Print the effective configuration as TOML, with where each value came from
+    Config,
+}
+
+/// One flag for each key of the configuration but templates. They are text here, so that all sources are read alike.
+#[derive(Debug, clap::Args)]
+struct Flags {
+    /// Configuration file [default: /etc/sandgate/server.toml as root, else ~/.config/sandgate/server.toml, if it exists]
+    #[arg(long, value_name = "FILE", global = true)]
+    config: Option<String>,
+    /// Loopback address and port to listen on; port 0 takes a free one; "none": the Unix socket only; may be repeated
+    /// [default: 127.0.0.1:7263]
+    #[arg(long, value_name = "ADDR", global = true)]
+    listen: Vec<String>,
+    /// Directory for sandboxes, the token and the Unix socket [default: /var/lib/sandgate as root, else
+    /// ~/.local/state/sandgate]
+    #[arg(long, value_name = "DIR", global = true)]
+    state_dir: Option<String>,
+    /// What to log to stderr: off, error, warn, info, debug, trace, or a list such as info,sandgate_local=debug
+    /// [default: info]
+    #[arg(long, value_name = "LEVEL", global = true)]
+    log: Option<String>,
+    /// Web page that may call, such as http://localhost:3000; may be repeated [default: none]
+    #[arg(long, value_name = "ORIGIN", global = true)]
+    allowed_origins: Vec<String>,
+    /// Template of sandboxes that name none [default: default]
+    #[arg(long, value_name = "NAME", global = true)]
+    default_template: Option<String>,
+    /// Cgroup below which sandboxes get theirs [default: the server's own]
+    #[arg(long, value_name = "PATH", global = true)]
+    cgroup_parent: Option<String>,
+    /// The sandgate-runtime program [default: beside this one]
+    #[arg(long, value_name = "FILE", global = true)]
+    runtime_bin: Option<String>,
+    /// The sandgate-monitor program [default: beside this one]
+    #[arg(long, value_name = "FILE", global = true)]
+    monitor_bin: Option<String>,
+    /// Live sandboxes at most [default: 1000]
+    #[arg(long, value_name = "N", global = true)]
+    limits_sandboxes: Option<String>,
+    /// Commands alive at once in one sandbox at most [default: 1024]
+    #[arg(long, value_name = "N", global = true)]
+    limits_execs_per_sandbox: Option<String>,
+    /// Calls open at once on one connection at most [default: 10000]
+    #[arg(long, value_name = "N", global = true)]
+    limits_streams_per_connection: Option<String>,
+    /// Longest deadline that a caller may ask for, or "none" [default: 7d]
+    #[arg(long, value_name = "SPAN", global = true)]
+    limits_max_ttl: Option<String>,
+    /// Longest idle limit that a caller may ask for, or "none" [default: 7d]
+    #[arg(long, value_name = "SPAN", global = true)]
+    limits_max_idle: Option<String>,
 }
 
 const AFTER_HELP: &str = "\
-The server speaks gRPC without TLS (sandgate.v1.SandboxService, health, reflection).
-It prints its address when it is ready, and ends in order on SIGTERM or Ctrl-C.
+Each flag can be given as an environment variable (--state-dir: SANDGATE_STATE_DIR) and as a key of the file (state_dir;
+--limits-max-ttl: max_ttl in [limits]). A flag overrides the environment, which overrides the file. Templates are in the
+file only.
 
-Exit status: 0 after an orderly end, 1 when it can't serve, 64 for a wrong command line.
+On TCP callers need the token in the file `token` of the state directory; the command line and the clients find it there
+by themselves. The Unix socket `sandgate.sock` beside it needs none: only its owner can open it.
+
+SIGTERM or Ctrl-C ends the server in order, a second one at once. Sandboxes live on.
+
+Exit status: 0 after an orderly end, 1 when it can't serve, 64 for a mistake in flags, environment or file.
 
 First steps:
-  sandgate-server
-  buf curl --protocol grpc --http2-prior-knowledge --list-methods http://127.0.0.1:7263";
+  sandgate-server &
+  sandgate run -- echo hello";
 
-/// An address to listen on that only this machine can reach.
-///
-/// Callers can't be told apart yet, so another address would give every sandbox to whoever reaches the port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListenAddr(SocketAddr);
+// === impl Args ===
 
-/// An address that others could reach, or none at all.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum NotLoopback {
-    /// It does not parse.
-    #[error("expected an IP address and a port, such as {}", ListenAddr::DEFAULT)]
-    Malformed,
-    /// It is an address that others can reach.
-    #[error("only loopback addresses are allowed, because callers can't be told apart yet: use 127.0.0.1 or [::1]")]
-    Reachable,
-}
-
-// === impl ListenAddr ===
-
-impl ListenAddr {
-    /// Where the server listens unless told otherwise.
-    pub const DEFAULT: &'static str = "127.0.0.1:7263";
-
-    /// The address to bind.
+impl Args {
+    /// The flags that were given, by name.
     #[must_use]
-    pub fn get(self) -> SocketAddr {
-        self.0
-    }
-}
-
-impl TryFrom<SocketAddr> for ListenAddr {
-    type Error = NotLoopback;
-
-    fn try_from(addr: SocketAddr) -> Result<Self, Self::Error> {
-        if addr.ip().to_canonical().is_loopback() {
-            Ok(Self(addr))
-        } else {
-            Err(NotLoopback::Reachable)
-        }
-    }
-}
-
-impl FromStr for ListenAddr {
-    type Err = NotLoopback;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse::<SocketAddr>()
-            .map_err(|_| NotLoopback::Malformed)?
-            .try_into()
+    pub fn flags(&self) -> BTreeMap<String, String> {
+        let flags = &self.flags;
+        let lists = [("listen", &flags.listen), ("allowed-origins", &flags.allowed_origins)];
+        let lists = lists.map(|(name, values)| (name, (!values.is_empty()).then(|| values.join(","))));
+        let single = [
+            ("config", &flags.config),
+            ("state-dir", &flags.state_dir),
+            ("log", &flags.log),
+            ("default-template", &flags.default_template),
+            ("cgroup-parent", &flags.cgroup_parent),
+            ("runtime-bin", &flags.runtime_bin),
+            ("monitor-bin", &flags.monitor_bin),
+            ("limits-sandboxes", &flags.limits_sandboxes),
+            ("limits-execs-per-sandbox", &flags.limits_execs_per_sandbox),
+            ("limits-streams-per-connection", &flags.limits_streams_per_connection),
+            ("limits-max-ttl", &flags.limits_max_ttl),
+            ("limits-max-idle", &flags.limits_max_idle),
+        ];
+        let single = single.map(|(name, value)| (name, value.clone()));
+        let all = lists.into_iter().chain(single);
+        all.filter_map(|(name, value)| Some((name.to_owned(), value?)))
+            .collect()
     }
 }
 
@@ -79,34 +124,29 @@ impl FromStr for ListenAddr {
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_loopback_is_taken() {
-        for good in [
-            ListenAddr::DEFAULT,
-            "127.8.9.1:0",
-            "[::1]:7263",
-            "[::ffff:127.0.0.1]:80",
-        ] {
-            assert!(good.parse::<ListenAddr>().is_ok(), "{good}");
-        }
-        for bad in [
-            "0.0.0.0:7263",
-            "[::]:7263",
-            "192.168.1.5:80",
-            "[::ffff:10.0.0.1]:80",
-            "8.8.8.8:53",
-        ] {
-            assert_eq!(bad.parse::<ListenAddr>(), Err(NotLoopback::Reachable), "{bad}");
-        }
-        for bad in ["", "7263", "localhost:7263", "127.0.0.1", "127.0.0.1:99999"] {
-            assert_eq!(bad.parse::<ListenAddr>(), Err(NotLoopback::Malformed), "{bad}");
-        }
+    fn parse(args: &[&str]) -> Args {
+        Args::try_parse_from([&["x"], args].concat()).unwrap()
     }
 
     #[test]
     fn the_command_line_is_sound() {
         use clap::CommandFactory as _;
         Args::command().debug_assert();
-        assert_eq!(Args::try_parse_from(["x"]).unwrap().listen.get().port(), 7263);
+        assert!(parse(&[]).flags().is_empty());
+        assert_eq!(parse(&["config", "--log", "warn"]).command, Some(Command::Config));
+    }
+
+    #[test]
+    fn every_flag_is_collected() {
+        use clap::CommandFactory as _;
+        for arg in Args::command().get_arguments() {
+            let Some(name) = arg.get_long().filter(|name| !["help", "version"].contains(name)) else {
+                continue;
+            };
+            let flags = parse(&[&format!("--{name}"), "value"]).flags();
+            assert_eq!(flags, BTreeMap::from([(name.to_owned(), "value".to_owned())]));
+        }
+        let twice = parse(&["--listen", "a", "--listen", "b"]).flags();
+        assert_eq!(twice["listen"], "a,b");
     }
 }

@@ -1,40 +1,66 @@
 //! Binding and serving: everything that listens is put together here.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use sandgate_proto::{
     FILE_DESCRIPTOR_SET,
-    v1::sandbox_service_server::{SERVICE_NAME, SandboxServiceServer},
+    v1::sandbox_service_server::{SERVICE_NAME, SandboxService, SandboxServiceServer},
 };
-use tokio::{net::TcpListener, sync::watch, time};
-use tonic::transport::{Server, server::TcpIncoming};
+use tonic::{service::Routes, transport::Server};
+use tonic_health::{ServingStatus, server::HealthReporter};
+use tonic_web::GrpcWebLayer;
 
-use crate::{cli::ListenAddr, service::Sandboxes};
+use crate::{
+    config::{Config, WebOrigin},
+    layers::{
+        GateLayer, answer::AnswerLayer, caller::CallerCheck, cors, host::HostCheck, origin::OriginCheck,
+        request_id::RequestIdLayer,
+    },
+    listen::{Incoming, ListenError, Listeners},
+    state_dir::{StateDir, StateError},
+    stopping::Stopping,
+};
 
 // One stopped reader must not hold up the others on its connection: the connection's window is as wide as HTTP/2 has
 // it, the streams' are fixed. hyper's adaptive windows are equal, and one stopped stream then stops all.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = i32::MAX as u32;
+// A peer that is gone without a word is noticed within 50 s.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// No request is larger; the contract keeps messages under 3 MiB.
+const MAX_MESSAGE: usize = 4 << 20;
 
-/// How long calls may go on after the server was told to stop. Streams may be open for ever.
-const STOP_GRACE: Duration = Duration::from_secs(5);
+/// How long calls may go on after the server was told to stop.
+const STOP_GRACE: Duration = Duration::from_secs(10);
 
-/// A server that has its address and does not answer yet.
+/// A server that has its state directory and its addresses and does not answer yet.
 #[derive(Debug)]
 pub struct Bound {
-    listener: TcpListener,
-    addr: SocketAddr,
+    // Before the state directory, so that the socket is gone before the next server may come.
+    listeners: Listeners,
+    state_dir: Arc<StateDir>,
+    streams: u32,
+    origins: Vec<WebOrigin>,
 }
 
 /// Why the server can't serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The address can't be had.
-    #[error("can't listen on {0}: {1}")]
-    Bind(SocketAddr, #[source] io::Error),
-    /// Signals can't be waited for.
-    #[error("can't wait for signals: {0}")]
-    Signals(#[source] io::Error),
+    /// The state directory can't be had.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// An address can't be had.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// A template opens this machine's network, and so the server's own port, to what runs in sandboxes.
+    #[error("template {0}: network = \"host\" needs a token on every TCP listener, or sandboxes could call the server")]
+    HostNetwork(String),
     /// The compiled descriptors are not what reflection takes.
     #[error("can't serve reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
@@ -46,53 +72,121 @@ pub enum ServeError {
 // === impl Bound ===
 
 impl Bound {
-    /// Takes the address. Connections wait from now on.
+    /// Takes the state directory and the addresses. Connections wait from now on.
     ///
     /// # Errors
-    /// When the address is in use or not to be had.
-    pub async fn bind(listen: ListenAddr) -> Result<Self, ServeError> {
-        let wanted = listen.get();
-        let listener = TcpListener::bind(wanted)
-            .await
-            .map_err(|error| ServeError::Bind(wanted, error))?;
-        let addr = listener.local_addr().map_err(|error| ServeError::Bind(wanted, error))?;
-        Ok(Self { listener, addr })
+    /// When another server has the directory, or an address is not to be had.
+    pub async fn bind(config: &Config) -> Result<Self, ServeError> {
+        let state_dir = Arc::new(StateDir::open(&config.state_dir)?);
+        let listeners = Listeners::bind(&config.listen, state_dir.path()).await?;
+        check_host_network(&config.on_host_network(), CallerCheck::WANTS_TOKEN_ON_TCP)?;
+        Ok(Self {
+            listeners,
+            state_dir,
+            streams: config.limits.streams_per_connection,
+            origins: config.allowed_origins.clone(),
+        })
     }
 
-    /// The address, with the port that was taken.
+    /// The TCP addresses, with the ports that were taken.
     #[must_use]
-    pub fn local_addr(&self) -> SocketAddr {
-        self.addr
+    pub fn tcp_addrs(&self) -> Vec<SocketAddr> {
+        self.listeners.tcp_addrs()
     }
 
-    /// Serves until `stop` is ready, then lets calls finish for a short time.
+    /// The Unix socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        self.listeners.socket()
+    }
+
+    /// The state directory. It is this server's alone until the last clone of this is dropped.
+    #[must_use]
+    pub fn state_dir(&self) -> Arc<StateDir> {
+        Arc::clone(&self.state_dir)
+    }
+
+    /// The file with the token.
+    #[must_use]
+    pub fn token_file(&self) -> PathBuf {
+        self.state_dir.token().path().to_owned()
+    }
+
+    /// Serves until `stopping` begins, then lets calls finish for a short time.
     ///
     /// # Errors
     /// When the server can't be put together.
-    pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let (health_reporter, health) = tonic_health::server::health_reporter();
-        health_reporter.set_serving::<SandboxServiceServer<Sandboxes>>().await;
-        let (told, mut stopping) = watch::channel(());
-        let serving = Server::builder()
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .add_service(health)
+    pub async fn serve(self, service: impl SandboxService, stopping: Stopping) -> Result<(), ServeError> {
+        let Self {
+            listeners,
+            state_dir,
+            streams,
+            origins,
+        } = self;
+        let (health, health_service) = tonic_health::server::health_reporter();
+        report(&health, ServingStatus::Serving).await;
+        let routes = Routes::new(health_service)
             .add_service(reflection().build_v1()?)
             .add_service(reflection().build_v1alpha()?)
-            .add_service(SandboxServiceServer::new(Sandboxes))
-            .serve_with_incoming_shutdown(TcpIncoming::from(self.listener).with_nodelay(Some(true)), async move {
-                stop.await;
-                drop(told);
-            });
-        let out_of_patience = async {
-            while stopping.changed().await.is_ok() {}
-            time::sleep(STOP_GRACE).await;
+            .add_service(SandboxServiceServer::new(service).max_decoding_message_size(MAX_MESSAGE))
+            .prepare();
+        let told = stopping.clone();
+        let shutdown = async move {
+            told.begun().await;
+            report(&health, ServingStatus::NotServing).await;
         };
+        let serving = builder(streams)
+            .layer(RequestIdLayer::new())
+            .layer(GateLayer(HostCheck))
+            .layer(GateLayer(OriginCheck::new(&origins)))
+            .layer(cors(&origins))
+            .layer(GrpcWebLayer::new())
+            .layer(AnswerLayer(stopping.clone()))
+            .layer(GateLayer(CallerCheck(state_dir.token().clone())))
+            .serve_with_incoming_shutdown(routes, Incoming::from(listeners), shutdown);
         tokio::select! {
-            served = serving => Ok(served?),
-            () = out_of_patience => Ok(()),
+            served = serving => served?,
+            () = stopping.impatient(STOP_GRACE) => tracing::warn!("calls that did not finish in time are cut off"),
         }
+        Ok(())
     }
+}
+
+fn builder(streams: u32) -> Server {
+    let resets = usize::try_from(streams).unwrap_or(usize::MAX);
+    Server::builder()
+        // gRPC-Web comes over HTTP/1.1 too.
+        .accept_http1(true)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .http2_adaptive_window(Some(false))
+        .max_concurrent_streams(streams)
+        // By default the twenty-first call that is cancelled at once ends the connection of all.
+        .http2_max_pending_accept_reset_streams(Some(resets))
+        .http2_max_local_error_reset_streams(Some(resets))
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+}
+
+async fn report(health: &HealthReporter, status: ServingStatus) {
+    for service in ["", SERVICE_NAME] {
+        health.set_service_status(service, status).await;
+    }
+}
+
+/// Sandboxes on this machine's network can connect to the server's own port, so that must be closed to them.
+fn check_host_network(templates: &[&str], token_wanted: bool) -> Result<(), ServeError> {
+    for template in templates {
+        if !token_wanted {
+            return Err(ServeError::HostNetwork((*template).to_owned()));
+        }
+        tracing::warn!(
+            template,
+            "network = \"host\": sandboxes of this template reach everything that this machine reaches: its own ports on \
+             127.0.0.1, the local network, the cloud's metadata service"
+        );
+    }
+    Ok(())
 }
 
 /// Reflection of what is served. The descriptors also hold the runtime's services, which are not served here.
@@ -102,4 +196,20 @@ fn reflection() -> tonic_reflection::server::Builder<'static> {
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .with_service_name(SERVICE_NAME)
         .with_service_name(tonic_health::pb::health_server::SERVICE_NAME)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_network_is_given_only_behind_a_token() {
+        assert!(check_host_network(&[], false).is_ok());
+        assert!(check_host_network(&["open"], true).is_ok());
+        let error = check_host_network(&["open"], false).unwrap_err();
+        assert!(
+            error.to_string().starts_with("template open: network = \"host\""),
+            "{error}"
+        );
+    }
 }

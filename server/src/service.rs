@@ -1,12 +1,43 @@
-//! The public service. Each call is one short function; what it does lives elsewhere.
+//! The public service. Each call is one short function; what it does lives beside it.
+
+mod check;
+mod exec;
+mod files;
+mod lifecycle;
+mod list;
+mod reach;
+mod relay;
+mod requests;
+mod tokens;
+mod watch;
+
+use std::sync::Arc;
 
 use sandgate_errors::Refusal;
 use sandgate_proto::v1::{self as pb, ErrorReason, sandbox_service_server::SandboxService};
+use sandgate_provider::{Provider, Selector};
 use tonic::{Request, Response, Status, Streaming, codegen::BoxStream};
 
-/// The sandboxes of this server.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Sandboxes;
+use crate::stopping::Stopping;
+
+/// The sandboxes of this server. It keeps nothing: all that is known of them is the provider's and the runtimes'.
+#[derive(Clone, Debug)]
+pub struct Sandboxes {
+    provider: Arc<dyn Provider>,
+    stopping: Stopping,
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+// === impl Sandboxes ===
+
+impl Sandboxes {
+    /// Serves what `provider` has, until `stopping` begins.
+    #[must_use]
+    pub fn new(provider: Arc<dyn Provider>, stopping: Stopping) -> Self {
+        Self { provider, stopping }
+    }
+}
 
 #[tonic::async_trait]
 impl SandboxService for Sandboxes {
@@ -17,109 +48,131 @@ impl SandboxService for Sandboxes {
     type WatchFilesStream = BoxStream<pb::WatchFilesResponse>;
     type ForwardStream = BoxStream<pb::ForwardResponse>;
 
-    async fn create(&self, _: Request<pb::CreateRequest>) -> Result<Response<pb::CreateResponse>, Status> {
-        not_implemented("Create")
+    async fn create(&self, request: Request<pb::CreateRequest>) -> Answer<pb::CreateResponse> {
+        Ok(Response::new(self.make(request.into_inner()).await?))
     }
 
-    async fn attach(&self, _: Request<pb::AttachRequest>) -> Result<Response<pb::AttachResponse>, Status> {
-        not_implemented("Attach")
+    async fn attach(&self, request: Request<pb::AttachRequest>) -> Answer<pb::AttachResponse> {
+        let pb::AttachRequest {
+            sandbox,
+            no_wait,
+            max_wait,
+        } = request.into_inner();
+        let (sandbox, resumed) = self.bring_back(&sandbox, no_wait, max_wait).await?;
+        let sandbox = Some(Arc::unwrap_or_clone(sandbox));
+        Ok(Response::new(pb::AttachResponse { sandbox, resumed }))
     }
 
-    async fn get(&self, _: Request<pb::GetRequest>) -> Result<Response<pb::GetResponse>, Status> {
-        not_implemented("Get")
+    async fn get(&self, request: Request<pb::GetRequest>) -> Answer<pb::GetResponse> {
+        let sandbox = Some(self.one(request.get_ref()).await?);
+        Ok(Response::new(pb::GetResponse { sandbox }))
     }
 
-    async fn list(&self, _: Request<pb::ListRequest>) -> Result<Response<pb::ListResponse>, Status> {
-        not_implemented("List")
+    async fn list(&self, request: Request<pb::ListRequest>) -> Answer<pb::ListResponse> {
+        Ok(Response::new(list::list(self.provider.table(), request.get_ref())?))
     }
 
-    async fn watch(&self, _: Request<pb::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        not_implemented("Watch")
+    async fn watch(&self, request: Request<pb::WatchRequest>) -> Answer<Self::WatchStream> {
+        let request = request.get_ref();
+        let selector = Selector::parse("label_selector", &request.label_selector)?;
+        let (table, stopping) = (self.provider.table(), self.stopping.clone());
+        let watching = watch::watch(table, selector, &request.resume_token, stopping);
+        Ok(Response::new(watching))
     }
 
-    async fn update(&self, _: Request<pb::UpdateRequest>) -> Result<Response<pb::UpdateResponse>, Status> {
-        not_implemented("Update")
+    async fn update(&self, request: Request<pb::UpdateRequest>) -> Answer<pb::UpdateResponse> {
+        let sandbox = self.change(request.into_inner()).await?;
+        let sandbox = Some(Arc::unwrap_or_clone(sandbox));
+        Ok(Response::new(pb::UpdateResponse { sandbox }))
     }
 
-    async fn suspend(&self, _: Request<pb::SuspendRequest>) -> Result<Response<pb::SuspendResponse>, Status> {
-        not_implemented("Suspend")
+    async fn suspend(&self, request: Request<pb::SuspendRequest>) -> Answer<pb::SuspendResponse> {
+        let sandbox = self.put_to_sleep(request.into_inner()).await?;
+        let sandbox = Some(Arc::unwrap_or_clone(sandbox));
+        Ok(Response::new(pb::SuspendResponse { sandbox }))
     }
 
-    async fn resume(&self, _: Request<pb::ResumeRequest>) -> Result<Response<pb::ResumeResponse>, Status> {
-        not_implemented("Resume")
+    async fn resume(&self, request: Request<pb::ResumeRequest>) -> Answer<pb::ResumeResponse> {
+        let pb::ResumeRequest {
+            sandbox,
+            no_wait,
+            max_wait,
+        } = request.into_inner();
+        let (sandbox, resumed) = self.bring_back(&sandbox, no_wait, max_wait).await?;
+        let sandbox = Some(Arc::unwrap_or_clone(sandbox));
+        Ok(Response::new(pb::ResumeResponse { sandbox, resumed }))
     }
 
-    async fn delete(&self, _: Request<pb::DeleteRequest>) -> Result<Response<pb::DeleteResponse>, Status> {
-        not_implemented("Delete")
+    async fn delete(&self, request: Request<pb::DeleteRequest>) -> Answer<pb::DeleteResponse> {
+        Ok(Response::new(self.remove(request.into_inner()).await?))
     }
 
-    async fn exec(&self, _: Request<Streaming<pb::ExecRequest>>) -> Result<Response<Self::ExecStream>, Status> {
-        not_implemented("Exec")
+    async fn exec(&self, request: Request<Streaming<pb::ExecRequest>>) -> Answer<Self::ExecStream> {
+        self.converse(request.into_inner(), exec::address).await
     }
 
-    async fn start_exec(&self, _: Request<pb::StartExecRequest>) -> Result<Response<pb::StartExecResponse>, Status> {
-        not_implemented("StartExec")
+    async fn start_exec(&self, request: Request<pb::StartExecRequest>) -> Answer<pb::StartExecResponse> {
+        self.unary(request).await
     }
 
-    async fn follow_exec(&self, _: Request<pb::FollowExecRequest>) -> Result<Response<Self::FollowExecStream>, Status> {
-        not_implemented("FollowExec")
+    async fn follow_exec(&self, request: Request<pb::FollowExecRequest>) -> Answer<Self::FollowExecStream> {
+        self.follow(request).await
     }
 
-    async fn write_exec(&self, _: Request<pb::WriteExecRequest>) -> Result<Response<pb::WriteExecResponse>, Status> {
-        not_implemented("WriteExec")
+    async fn write_exec(&self, request: Request<pb::WriteExecRequest>) -> Answer<pb::WriteExecResponse> {
+        self.patient(request).await
     }
 
-    async fn signal_exec(&self, _: Request<pb::SignalExecRequest>) -> Result<Response<pb::SignalExecResponse>, Status> {
-        not_implemented("SignalExec")
+    async fn signal_exec(&self, request: Request<pb::SignalExecRequest>) -> Answer<pb::SignalExecResponse> {
+        self.unary(request).await
     }
 
-    async fn resize_exec(&self, _: Request<pb::ResizeExecRequest>) -> Result<Response<pb::ResizeExecResponse>, Status> {
-        not_implemented("ResizeExec")
+    async fn resize_exec(&self, request: Request<pb::ResizeExecRequest>) -> Answer<pb::ResizeExecResponse> {
+        self.unary(request).await
     }
 
-    async fn get_exec(&self, _: Request<pb::GetExecRequest>) -> Result<Response<pb::GetExecResponse>, Status> {
-        not_implemented("GetExec")
+    async fn get_exec(&self, request: Request<pb::GetExecRequest>) -> Answer<pb::GetExecResponse> {
+        self.unary(request).await
     }
 
-    async fn list_execs(&self, _: Request<pb::ListExecsRequest>) -> Result<Response<pb::ListExecsResponse>, Status> {
-        not_implemented("ListExecs")
+    async fn list_execs(&self, request: Request<pb::ListExecsRequest>) -> Answer<pb::ListExecsResponse> {
+        self.unary(request).await
     }
 
-    async fn run(&self, _: Request<pb::RunRequest>) -> Result<Response<pb::RunResponse>, Status> {
-        not_implemented("Run")
+    async fn run(&self, request: Request<pb::RunRequest>) -> Answer<pb::RunResponse> {
+        self.patient(request).await
     }
 
-    async fn file_ops(&self, _: Request<pb::FileOpsRequest>) -> Result<Response<pb::FileOpsResponse>, Status> {
-        not_implemented("FileOps")
+    async fn file_ops(&self, request: Request<pb::FileOpsRequest>) -> Answer<pb::FileOpsResponse> {
+        self.unary(request).await
     }
 
-    async fn upload(&self, _: Request<Streaming<pb::UploadRequest>>) -> Result<Response<pb::UploadResponse>, Status> {
-        not_implemented("Upload")
+    async fn upload(&self, request: Request<Streaming<pb::UploadRequest>>) -> Answer<pb::UploadResponse> {
+        self.gather(request.into_inner(), files::address).await
     }
 
-    async fn download(&self, _: Request<pb::DownloadRequest>) -> Result<Response<Self::DownloadStream>, Status> {
-        not_implemented("Download")
+    async fn download(&self, request: Request<pb::DownloadRequest>) -> Answer<Self::DownloadStream> {
+        self.follow(request).await
     }
 
-    async fn write_chunk(&self, _: Request<pb::WriteChunkRequest>) -> Result<Response<pb::WriteChunkResponse>, Status> {
-        not_implemented("WriteChunk")
+    async fn write_chunk(&self, request: Request<pb::WriteChunkRequest>) -> Answer<pb::WriteChunkResponse> {
+        self.unary(request).await
     }
 
-    async fn watch_files(&self, _: Request<pb::WatchFilesRequest>) -> Result<Response<Self::WatchFilesStream>, Status> {
-        not_implemented("WatchFiles")
+    async fn watch_files(&self, request: Request<pb::WatchFilesRequest>) -> Answer<Self::WatchFilesStream> {
+        self.follow(request).await
     }
 
-    async fn forward(
-        &self,
-        _: Request<Streaming<pb::ForwardRequest>>,
-    ) -> Result<Response<Self::ForwardStream>, Status> {
-        not_implemented("Forward")
+    async fn forward(&self, _: Request<Streaming<pb::ForwardRequest>>) -> Answer<Self::ForwardStream> {
+        let rpc = "Forward";
+        let message = format!("{rpc} is not implemented by this version of the server yet");
+        let refusal = Refusal::new(ErrorReason::NotImplemented, message);
+        Err(refusal.with("rpc", rpc).into())
     }
 }
 
-fn not_implemented<T>(rpc: &'static str) -> Result<T, Status> {
-    let message = format!("{rpc} is not implemented by this version of the server yet");
-    Err(Refusal::new(ErrorReason::NotImplemented, message)
-        .with("rpc", rpc)
-        .into())
+/// What a call that ends early because the server stops answers.
+fn stopping() -> Refusal {
+    let message = "the server is stopping and its sandboxes go on: connect again, and resume at the offsets or the token that you have, or repeat the call";
+    Refusal::new(ErrorReason::Stopping, message)
 }

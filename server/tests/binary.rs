@@ -2,31 +2,84 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::{
+    fs,
     io::{BufRead as _, BufReader, Read as _},
     net::{SocketAddr, TcpStream},
-    process::{Child, Command, Output, Stdio},
+    os::unix::{
+        fs::PermissionsExt as _,
+        net::{UnixDatagram, UnixStream},
+    },
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Output, Stdio},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A server that does not outlive its test.
-struct Server(Child);
+struct Server {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    addr: SocketAddr,
+    socket: PathBuf,
+}
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
+impl Server {
+    /// Starts it and waits until it has said where it listens.
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = || {
+            let mut line = String::new();
+            out.read_line(&mut line).unwrap();
+            line.trim().to_owned()
+        };
+        assert!(line().contains("listens on"));
+        let addr = line().strip_prefix("http://").unwrap().parse().unwrap();
+        let socket = line().strip_prefix("unix://").unwrap().into();
+        Self {
+            child,
+            out,
+            addr,
+            socket,
+        }
+    }
+
+    /// Ends it and gives its exit code and what it had yet to say.
+    fn end(&mut self, signal: Signal) -> (Option<i32>, String) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let code = self.child.wait().unwrap().code();
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest).unwrap();
+        (code, rest)
     }
 }
 
-fn command(args: &[&str]) -> Command {
+impl Drop for Server {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+/// The program with nothing of this machine's environment, at home in `dir`.
+fn command(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sandgate-server"));
-    command.args(args).stdin(Stdio::null());
+    command
+        .args(args)
+        .env_clear()
+        .env("HOME", dir)
+        .env("SANDGATE_STATE_DIR", dir.join("state"))
+        .env("SANDGATE_LISTEN", "127.0.0.1:0")
+        // Nothing here makes a sandbox.
+        .env("SANDGATE_RUNTIME_BIN", "/bin/true")
+        .env("SANDGATE_MONITOR_BIN", "/bin/true")
+        .stdin(Stdio::null());
     command
 }
 
 fn run(args: &[&str]) -> (Output, String) {
-    let output = command(args).output().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let output = command(dir.path(), args).output().unwrap();
     let errors = String::from_utf8(output.stderr.clone()).unwrap();
     (output, errors)
 }
@@ -36,25 +89,109 @@ fn an_address_that_others_reach_is_refused() {
     for addr in ["0.0.0.0:0", "[::]:0", "192.0.2.1:7263"] {
         let (output, errors) = run(&["--listen", addr]);
         assert_eq!(output.status.code(), Some(64), "{addr}: {errors}");
-        assert!(errors.contains("loopback"), "{addr}: {errors}");
+        assert!(errors.contains("until callers can be told apart"), "{addr}: {errors}");
         assert!(output.stdout.is_empty());
     }
 }
 
 #[test]
 fn a_wrong_command_line_is_64_and_help_is_0() {
-    for wrong in [&["--listen", "nonsense"][..], &["--no-such-flag"], &["surplus"]] {
+    for wrong in [
+        &["--listen", "nonsense"][..],
+        &["--no-such-flag"],
+        &["surplus"],
+        &["--config", "/no/such/file"],
+    ] {
         let (output, errors) = run(wrong);
         assert_eq!(output.status.code(), Some(64), "{wrong:?}: {errors}");
         assert!(
-            errors.contains("Usage") || errors.contains("expected"),
+            ["Usage", "expected", "can't read"]
+                .iter()
+                .any(|word| errors.contains(word)),
             "{wrong:?}: {errors}"
         );
     }
     let (output, _) = run(&["--help"]);
     assert_eq!(output.status.code(), Some(0));
     let help = String::from_utf8(output.stdout).unwrap();
-    assert!(help.contains("--listen") && help.contains("127.0.0.1:7263"), "{help}");
+    for word in [
+        "--listen",
+        "127.0.0.1:7263",
+        "--state-dir",
+        "SANDGATE_",
+        "sandgate run -- echo hello",
+    ] {
+        assert!(help.contains(word), "{word}: {help}");
+    }
+}
+
+#[test]
+fn a_mistake_in_the_file_is_64_and_all_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("server.toml");
+    fs::write(&file, "listne = []\n[template.default]\nmemory = 5\n").unwrap();
+    for subcommand in [&["config"][..], &[]] {
+        let args = [&["--config", file.to_str().unwrap()], subcommand].concat();
+        let output = command(dir.path(), &args).output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{errors}");
+        for expected in [
+            format!(
+                "sandgate-server: {}:1: listne: unknown key; did you mean \"listen\"?",
+                file.display()
+            ),
+            format!(
+                "sandgate-server: {}:3: template.default.memory: expected a size",
+                file.display()
+            ),
+        ] {
+            assert!(errors.contains(&expected), "{expected}\n{errors}");
+        }
+    }
+    assert!(!dir.path().join("state").exists(), "nothing was made");
+}
+
+#[test]
+fn what_the_file_names_must_be_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("server.toml");
+    for (text, args, expected) in [
+        (
+            "\n[template.x]\nroot = \"rootfs\"\nrootfs = \"/no/such/dir\"",
+            &[][..],
+            &format!("{}:4: template.x.rootfs: /no/such/dir", file.display()),
+        ),
+        (
+            "",
+            &["--monitor-bin", "/no/such/file"],
+            &"flag --monitor-bin: monitor_bin: can't use /no/such/file".to_owned(),
+        ),
+    ] {
+        fs::write(&file, text).unwrap();
+        let args = [&["--config", file.to_str().unwrap()], args].concat();
+        let output = command(dir.path(), &args).output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{errors}");
+        assert!(errors.contains(expected), "{expected}\n{errors}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn config_prints_what_is_in_effect_and_makes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = command(dir.path(), &["config", "--log", "warn"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    for line in [
+        "log = \"warn\" # flag --log",
+        "listen = [\"127.0.0.1:0\"] # environment SANDGATE_LISTEN",
+        "sandboxes = 1000 # default",
+        "[template.default]",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(!dir.path().join("state").exists());
 }
 
 #[test]
@@ -69,25 +206,125 @@ fn an_address_in_use_is_said_plainly() {
 #[test]
 fn it_says_where_it_listens_and_ends_in_order() {
     for signal in [Signal::TERM, Signal::INT] {
-        let mut server = Server(
-            command(&["--listen", "127.0.0.1:0"])
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap(),
+        let dir = tempfile::tempdir().unwrap();
+        // Found by its name: the first command is one that works as it stands.
+        fs::write(dir.path().join("sandgate"), "").unwrap();
+        let mut found = command(dir.path(), &[]);
+        found.env("PATH", dir.path());
+        let mut server = Server::start(found);
+        TcpStream::connect(server.addr).unwrap();
+        UnixStream::connect(&server.socket).unwrap();
+        for (path, mode) in [("state", 0o700), ("state/token", 0o600), ("state/sandgate.sock", 0o600)] {
+            let found = fs::metadata(dir.path().join(path)).unwrap().permissions().mode() & 0o7777;
+            assert_eq!(found, mode, "{path}: {found:o}");
+        }
+        let (code, rest) = server.end(signal);
+        assert_eq!(code, Some(0), "{signal:?}");
+        let first = format!(
+            "SANDGATE_ADDR=unix://{} sandgate run -- echo hello",
+            server.socket.display()
         );
-        let mut out = BufReader::new(server.0.stdout.take().unwrap());
-        let mut first = String::new();
-        out.read_line(&mut first).unwrap();
-        let addr: SocketAddr = first.trim().rsplit_once("http://").unwrap().1.parse().unwrap();
-        TcpStream::connect(addr).unwrap();
-
-        kill_process(Pid::from_child(&server.0), signal).unwrap();
-        assert_eq!(server.0.wait().unwrap().code(), Some(0), "{signal:?}");
-        let mut rest = String::new();
-        out.read_to_string(&mut rest).unwrap();
-        assert!(
-            rest.contains(&format!("http://{addr}")),
-            "names a first command: {rest}"
-        );
+        assert!(rest.contains(&first), "names a first command: {rest}");
+        assert!(!server.socket.exists());
+        assert!(dir.path().join("state/token").exists());
     }
+}
+
+#[test]
+fn the_first_command_names_a_command_line_that_is_not_on_the_path() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["sandgate-server", "sandgate"] {
+        fs::copy(env!("CARGO_BIN_EXE_sandgate-server"), dir.path().join(name)).unwrap();
+    }
+    let mut beside = Command::new(dir.path().join("sandgate-server"));
+    let like = command(dir.path(), &[]);
+    beside.env_clear().stdin(Stdio::null());
+    beside.envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let (code, said) = Server::start(beside).end(Signal::TERM);
+    assert_eq!(code, Some(0));
+    let full = format!("{} run -- echo hello", dir.path().join("sandgate").display());
+    assert!(said.contains(&full), "{said}");
+}
+
+#[test]
+fn a_second_server_is_told_who_is_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = Server::start(command(dir.path(), &[]));
+    let output = command(dir.path(), &[]).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains(&format!("(pid {})", first.child.id())), "{errors}");
+    assert!(output.stdout.is_empty());
+    UnixStream::connect(&first.socket).unwrap();
+
+    // A killed one leaves its socket and its token, and is in nobody's way.
+    let token = fs::read(dir.path().join("state/token")).unwrap();
+    first.end(Signal::KILL);
+    assert!(first.socket.exists());
+    let second = Server::start(command(dir.path(), &[]));
+    UnixStream::connect(&second.socket).unwrap();
+    assert_eq!(fs::read(dir.path().join("state/token")).unwrap(), token);
+}
+
+#[test]
+fn a_state_directory_or_token_that_others_can_read_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Server::start(command(dir.path(), &[])));
+    for (path, mode, mend) in [("state/token", 0o644, "chmod 600"), ("state", 0o755, "chmod 700")] {
+        let path = dir.path().join(path);
+        let before = fs::metadata(&path).unwrap().permissions();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let output = command(dir.path(), &[]).output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(errors.contains(&format!("{mend} {}", path.display())), "{errors}");
+        fs::set_permissions(&path, before).unwrap();
+    }
+    Server::start(command(dir.path(), &[]));
+}
+
+#[test]
+fn a_state_directory_with_a_long_path_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = dir.path().join("d".repeat(150));
+    let server = Server::start(command(dir.path(), &["--state-dir", long.to_str().unwrap()]));
+    assert!(server.socket.as_os_str().len() > 150);
+    assert!(server.socket.exists());
+}
+
+#[test]
+fn systemd_is_told_when_it_is_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let systemd = UnixDatagram::bind(&path).unwrap();
+    let mut start = command(dir.path(), &[]);
+    start.env("NOTIFY_SOCKET", &path);
+    let mut server = Server::start(start);
+    let mut word = [0; 64];
+    let len = systemd.recv(&mut word).unwrap();
+    assert_eq!(&word[..len], b"READY=1");
+    server.end(Signal::TERM);
+    let len = systemd.recv(&mut word).unwrap();
+    assert_eq!(&word[..len], b"STOPPING=1");
+}
+
+#[test]
+fn the_log_is_json_where_no_person_reads_it_and_names_the_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut start = command(dir.path(), &["--log", "debug"]);
+    start.stderr(Stdio::piped());
+    let mut server = Server::start(start);
+    let mut stream = TcpStream::connect(server.addr).unwrap();
+    let request = b"GET / HTTP/1.1\r\nhost: evil.example\r\nx-request-id: my-id\r\nconnection: close\r\n\r\n";
+    std::io::Write::write_all(&mut stream, request).unwrap();
+    stream.read_to_string(&mut String::new()).unwrap();
+    server.end(Signal::TERM);
+    let mut log = String::new();
+    server.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert!(
+        log.lines().all(|line| line.starts_with('{') && line.ends_with('}')),
+        "{log}"
+    );
+    let line = log.lines().find(|line| line.contains("refused:")).unwrap();
+    assert!(line.contains("\"id\":\"my-id\""), "{line}");
 }

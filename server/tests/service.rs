@@ -1,17 +1,19 @@
 //! The service as callers meet it: a real server on a free port, and real clients.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
+#[path = "support/fake.rs"]
+mod fake;
+#[path = "support/running.rs"]
+mod running;
+
 use prost::Message as _;
 use prost_types::{FileDescriptorSet, MethodDescriptorProto};
 use sandgate_errors::Refusal;
 use sandgate_proto::v1::{ErrorReason, sandbox_service_server::SERVICE_NAME};
-use sandgate_server::{Bound, ListenAddr};
-use tokio::{sync::oneshot, task::JoinHandle};
+use sandgate_server::Sandboxes;
 use tonic::{
-    Code, Request, Status,
-    client::Grpc,
-    codegen::http::uri::PathAndQuery,
-    transport::{Channel, Endpoint},
+    Code, Request, Status, client::Grpc, codegen::http::uri::PathAndQuery, service::interceptor::InterceptedService,
+    transport::Channel,
 };
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 use tonic_prost::ProstCodec;
@@ -20,30 +22,16 @@ use tonic_reflection::pb::v1::{
     server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
 };
 
-/// A server that ends with the test.
-struct Running {
-    channel: Channel,
-    stop: oneshot::Sender<()>,
-    served: JoinHandle<()>,
-}
+use self::{
+    fake::Fake,
+    running::{Running, WithMetadata},
+};
 
-impl Running {
-    async fn start() -> Self {
-        let listen: ListenAddr = "127.0.0.1:0".parse().unwrap();
-        let bound = Bound::bind(listen).await.unwrap();
-        let channel = Endpoint::from_shared(format!("http://{}", bound.local_addr()))
-            .unwrap()
-            .connect_lazy();
-        let (stop, stopped) = oneshot::channel();
-        let served = tokio::spawn(async move { bound.serve(async { _ = stopped.await }).await.unwrap() });
-        Self { channel, stop, served }
-    }
+/// Calls that need no argument.
+const FINE_EMPTY: [&str; 3] = ["Create", "List", "Watch"];
 
-    async fn stop(self) {
-        drop(self.channel);
-        self.stop.send(()).unwrap();
-        self.served.await.unwrap();
-    }
+async fn start() -> Running {
+    Running::start("", |stopping| Sandboxes::new(Fake::new(), stopping)).await
 }
 
 /// All methods of the public service, from the descriptors, so that none can be forgotten.
@@ -59,12 +47,12 @@ fn methods() -> Vec<MethodDescriptorProto> {
 }
 
 /// Calls any method with an empty message, of whatever kind it is, and gives the status that it fails with.
-async fn call(channel: &Channel, method: &MethodDescriptorProto) -> Status {
+async fn call(channel: InterceptedService<Channel, WithMetadata>, method: &MethodDescriptorProto) -> Status {
     let path = PathAndQuery::try_from(format!("/{SERVICE_NAME}/{}", method.name())).unwrap();
     // `()` is the empty message: it encodes to nothing, and takes whatever comes.
     let codec = ProstCodec::<(), ()>::default();
     let one = || Request::new(tokio_stream::once(()));
-    let mut grpc = Grpc::new(channel.clone());
+    let mut grpc = Grpc::new(channel);
     grpc.ready().await.unwrap();
     let outcome = match (method.client_streaming(), method.server_streaming()) {
         (false, false) => grpc.unary(Request::new(()), path, codec).await.map(drop),
@@ -76,24 +64,29 @@ async fn call(channel: &Channel, method: &MethodDescriptorProto) -> Status {
 }
 
 #[tokio::test]
-async fn every_call_says_that_it_is_not_implemented() {
-    let server = Running::start().await;
+async fn every_call_refuses_an_empty_request_and_names_the_field() {
+    let server = start().await;
     let methods = methods();
     assert_eq!(methods.len(), 24);
-    for method in &methods {
-        let status = call(&server.channel, method).await;
-        assert_eq!(status.code(), Code::Unimplemented, "{}", method.name());
+    for method in methods.iter().filter(|method| !FINE_EMPTY.contains(&method.name())) {
+        let status = call(InterceptedService::new(server.channel(), server.bearer()), method).await;
         let refusal = Refusal::from_status(&status).unwrap_or_else(|| panic!("{}: no reason", method.name()));
-        assert_eq!(refusal.reason, ErrorReason::NotImplemented, "{}", method.name());
-        assert_eq!(refusal.metadata.get("rpc").map(String::as_str), Some(method.name()));
+        if method.name() == "Forward" {
+            assert_eq!(status.code(), Code::Unimplemented);
+            assert_eq!(refusal.metadata.get("rpc").map(String::as_str), Some("Forward"));
+            continue;
+        }
+        assert_eq!(refusal.reason, ErrorReason::InvalidArgument, "{}", method.name());
+        let field = refusal.field.unwrap();
+        assert!(["sandbox", "request", "message"].contains(&field.as_str()), "{field}");
     }
     server.stop().await;
 }
 
 #[tokio::test]
 async fn health_is_serving() {
-    let server = Running::start().await;
-    let mut health = HealthClient::new(server.channel.clone());
+    let server = start().await;
+    let mut health = HealthClient::new(server.channel());
     for service in ["", SERVICE_NAME] {
         let answer = health
             .check(HealthCheckRequest {
@@ -109,8 +102,8 @@ async fn health_is_serving() {
 
 #[tokio::test]
 async fn reflection_lists_what_is_served_and_nothing_else() {
-    let server = Running::start().await;
-    let mut reflection = ServerReflectionClient::new(server.channel.clone());
+    let server = start().await;
+    let mut reflection = ServerReflectionClient::with_interceptor(server.channel(), server.bearer());
     let ask = ServerReflectionRequest {
         host: String::new(),
         message_request: Some(MessageRequest::ListServices(String::new())),

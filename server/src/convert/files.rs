@@ -1,32 +1,40 @@
-//! Files: requests lose what is the server's, answers pass as they are.
+//! Files: requests lose what is the server's.
 
 use sandgate_proto::{
-    runtime::v1::{self as runtime, upload_request::Message as RuntimeUpload},
-    v1::{self as public, upload_request::Message as PublicUpload},
+    runtime::v1::{self as runtime, upload_request::Message as Runtime},
+    v1::{self as public, upload_request::Message as Public},
 };
 
-use super::{ConvertError, IntoPublic, IntoRuntime, same_wire, same_wire_all, same_wire_option};
+use super::{ConvertError, IntoRuntime, requests, same_wire};
 
-impl IntoRuntime for public::FileOpsRequest {
-    type Runtime = runtime::FileOpsRequest;
-
-    fn into_runtime(self) -> Result<Self::Runtime, ConvertError> {
-        let Self {
-            sandbox: _,
-            expected_incarnation,
-            auto_resume: _,
-            batch_id,
-            view,
-            ops,
-            stop_on_error,
-        } = self;
-        Ok(runtime::FileOpsRequest {
-            expected_incarnation,
-            batch_id,
-            view: same_wire_option(view.as_ref())?,
-            ops: same_wire_all(&ops)?,
-            stop_on_error,
-        })
+requests! {
+    FileOpsRequest {
+        expects: expected_incarnation,
+        resumes: auto_resume,
+        moves: [batch_id, stop_on_error],
+        twins: [view, ops],
+    }
+    UploadStart {
+        expects: expected_incarnation,
+        resumes: auto_resume,
+        moves: [format, directory, directory_raw],
+        twins: [view],
+    }
+    DownloadRequest {
+        resumes: auto_resume,
+        moves: [format],
+        twins: [view, paths],
+    }
+    WriteChunkRequest {
+        expects: expected_incarnation,
+        resumes: auto_resume,
+        moves: [upload_id, offset, data, finish, sha256],
+        twins: [view, entry],
+    }
+    WatchFilesRequest {
+        resumes: auto_resume,
+        moves: [path, path_raw, recursive],
+        twins: [view],
     }
 }
 
@@ -35,122 +43,13 @@ impl IntoRuntime for public::UploadRequest {
 
     fn into_runtime(self) -> Result<Self::Runtime, ConvertError> {
         let message = match self.message.ok_or(ConvertError::Missing("message"))? {
-            PublicUpload::Start(start) => RuntimeUpload::Start(start.into_runtime()?),
-            PublicUpload::Entry(entry) => RuntimeUpload::Entry(same_wire(&entry)?),
-            PublicUpload::Chunk(chunk) => RuntimeUpload::Chunk(chunk),
-            PublicUpload::EntryEnd(end) => RuntimeUpload::EntryEnd(same_wire(&end)?),
+            // First, because it is nearly all of an upload: its bytes move and are not copied.
+            Public::Chunk(chunk) => Runtime::Chunk(chunk),
+            Public::Start(start) => Runtime::Start(start.into_runtime()?),
+            Public::Entry(entry) => Runtime::Entry(same_wire(&entry)?),
+            Public::EntryEnd(end) => Runtime::EntryEnd(same_wire(&end)?),
         };
         Ok(runtime::UploadRequest { message: Some(message) })
-    }
-}
-
-impl IntoRuntime for public::UploadStart {
-    type Runtime = runtime::UploadStart;
-
-    fn into_runtime(self) -> Result<Self::Runtime, ConvertError> {
-        let Self {
-            sandbox: _,
-            expected_incarnation,
-            auto_resume: _,
-            view,
-            format,
-            directory,
-            directory_raw,
-        } = self;
-        let view = same_wire_option(view.as_ref())?;
-        Ok(runtime::UploadStart {
-            view,
-            format,
-            directory,
-            directory_raw,
-            expected_incarnation,
-        })
-    }
-}
-
-impl IntoRuntime for public::DownloadRequest {
-    type Runtime = runtime::DownloadRequest;
-
-    fn into_runtime(self) -> Result<Self::Runtime, ConvertError> {
-        let Self {
-            sandbox: _,
-            auto_resume: _,
-            view,
-            paths,
-            format,
-        } = self;
-        let view = same_wire_option(view.as_ref())?;
-        Ok(runtime::DownloadRequest {
-            view,
-            paths: same_wire_all(&paths)?,
-            format,
-        })
-    }
-}
-
-impl IntoRuntime for public::WriteChunkRequest {
-    type Runtime = runtime::WriteChunkRequest;
-
-    fn into_runtime(self) -> Result<Self::Runtime, ConvertError> {
-        let Self {
-            sandbox: _,
-            expected_incarnation,
-            auto_resume: _,
-            upload_id,
-            view,
-            entry,
-            offset,
-            data,
-            finish,
-            sha256,
-        } = self;
-        Ok(runtime::WriteChunkRequest {
-            expected_incarnation,
-            upload_id,
-            view: same_wire_option(view.as_ref())?,
-            entry: same_wire_option(entry.as_ref())?,
-            offset,
-            data,
-            finish,
-            sha256,
-        })
-    }
-}
-
-impl IntoRuntime for public::WatchFilesRequest {
-    type Runtime = runtime::WatchFilesRequest;
-
-    fn into_runtime(self) -> Result<Self::Runtime, ConvertError> {
-        let Self {
-            sandbox: _,
-            auto_resume: _,
-            view,
-            path,
-            path_raw,
-            recursive,
-        } = self;
-        Ok(runtime::WatchFilesRequest {
-            view: same_wire_option(view.as_ref())?,
-            path,
-            path_raw,
-            recursive,
-        })
-    }
-}
-
-/// Written out for chunks, which are nearly all of a download: their bytes move and are not copied.
-impl IntoPublic for runtime::DownloadResponse {
-    type Public = public::DownloadResponse;
-
-    fn into_public(self) -> Result<Self::Public, ConvertError> {
-        use public::download_response::Message as Public;
-        use runtime::download_response::Message as Runtime;
-        match self.message {
-            Some(Runtime::Chunk(chunk)) => Ok(public::DownloadResponse {
-                message: Some(Public::Chunk(chunk)),
-            }),
-            _ => same_wire(&self),
-        }
     }
 }
 
@@ -174,9 +73,9 @@ mod tests {
             directory_raw: vec![].into(),
         };
         let message = public::UploadRequest {
-            message: Some(PublicUpload::Start(start)),
+            message: Some(Public::Start(start)),
         };
-        let Some(RuntimeUpload::Start(start)) = message.into_runtime().unwrap().message else {
+        let Some(Runtime::Start(start)) = message.into_runtime().unwrap().message else {
             panic!("not a start")
         };
         assert_eq!(start.expected_incarnation, "i1");
@@ -192,11 +91,10 @@ mod tests {
     #[test]
     fn chunks_move() {
         let data = prost::bytes::Bytes::from(vec![7; 100]);
-        let chunk = runtime::download_response::Message::Chunk(data.clone());
-        let public = runtime::DownloadResponse { message: Some(chunk) }
-            .into_public()
-            .unwrap();
-        let Some(public::download_response::Message::Chunk(chunk)) = public.message else {
+        let chunk = public::UploadRequest {
+            message: Some(Public::Chunk(data.clone())),
+        };
+        let Some(Runtime::Chunk(chunk)) = chunk.into_runtime().unwrap().message else {
             panic!("not a chunk")
         };
         assert_eq!(chunk.as_ptr(), data.as_ptr());
