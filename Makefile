@@ -10,11 +10,12 @@ SANDGATE_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/sandgate
 SANDGATE_TOOLS := $(SANDGATE_CACHE)/tools
 CARGO_TARGET_DIR ?= $(SANDGATE_CACHE)/target
 
-# The runtime is one static binary, for the machine it is built on.
+# What runs in a sandbox and beside it are static binaries, for the machine they are built on.
 MUSL_TARGET := $(shell uname -m)-unknown-linux-musl
 SANDGATE_RUNTIME_BIN := $(CARGO_TARGET_DIR)/$(MUSL_TARGET)/release/sandgate-runtime
+SANDGATE_MONITOR_BIN := $(CARGO_TARGET_DIR)/$(MUSL_TARGET)/release/sandgate-monitor
 
-export SANDGATE_TOOLS CARGO_TARGET_DIR MUSL_TARGET SANDGATE_RUNTIME_BIN
+export SANDGATE_TOOLS CARGO_TARGET_DIR MUSL_TARGET SANDGATE_RUNTIME_BIN SANDGATE_MONITOR_BIN
 export CC_$(subst -,_,$(MUSL_TARGET)) := musl-gcc
 export PATH := $(SANDGATE_TOOLS)/bin:$(PATH)
 
@@ -32,19 +33,36 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: run
-run: ## Build the server and run it in the foreground
-	@$(NEED) rust
-	cargo run --release --locked -p sandgate-server -- $(ARGS)
+run: build ## Build everything and run the server in the foreground
+	@exec $(CARGO_TARGET_DIR)/release/sandgate-server $(ARGS)
+
+.PHONY: build
+build: runtime ## Build server, command line, runtime and monitor
+	cargo build --release --locked -p sandgate-server -p sandgate
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+.PHONY: install
+install: build ## Install binaries, man pages, completions and the systemd unit below PREFIX (/usr/local)
+	install -D -t $(DESTDIR)$(PREFIX)/bin $(CARGO_TARGET_DIR)/release/sandgate-server $(CARGO_TARGET_DIR)/release/sandgate \
+		$(SANDGATE_RUNTIME_BIN) $(SANDGATE_MONITOR_BIN)
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system deploy/systemd/sandgate-server.service
+	mkdir -p $(DESTDIR)$(PREFIX)/share/man/man1
+	$(CARGO_TARGET_DIR)/release/sandgate man $(DESTDIR)$(PREFIX)/share/man/man1
+	mkdir -p $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/site-functions fish/vendor_completions.d)
+	$(CARGO_TARGET_DIR)/release/sandgate completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/sandgate
+	$(CARGO_TARGET_DIR)/release/sandgate completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_sandgate
+	$(CARGO_TARGET_DIR)/release/sandgate completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/sandgate.fish
 
 .PHONY: runtime
-runtime: ## Build the runtime, one static binary
+runtime: ## Build the runtime and the monitor, two static binaries
 	@$(NEED) rust musl
-	cargo build --release --locked -p sandgate-runtime --target $(MUSL_TARGET)
+	cargo build --release --locked -p sandgate-runtime -p sandgate-monitor --target $(MUSL_TARGET)
 	@echo $(SANDGATE_RUNTIME_BIN)
 
 .PHONY: test
-test: runtime ## Run all tests, against the real runtime
-	@$(NEED) buf perl
+test: runtime ## Run all tests, against the real binaries
+	@$(NEED) buf perl strace
 	@./scripts/test $(ARGS)
 
 .PHONY: check

@@ -7,71 +7,123 @@
     reason = "tests"
 )]
 
+#[path = "docs/help.rs"]
+mod help;
+#[path = "docs/page.rs"]
+mod page;
+#[path = "docs/session.rs"]
+mod session;
+
 use std::{
+    collections::BTreeSet,
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Output, Stdio},
     time::Duration,
 };
 
 use sandgate_proto::runtime::v1::HelloRequest;
-use sandgate_server::Bound;
-use sandgate_tests::{Runtime, binary};
-use tokio::{io::AsyncWriteExt as _, process::Command, sync::oneshot};
+use sandgate_tests::{
+    Runtime, binary,
+    server::{Server, ServerOptions, cli_binary},
+};
+use tokio::{io::AsyncWriteExt as _, process::Command};
 
-/// A fenced block: what stands behind the fence, and the lines.
-struct Block {
-    place: String,
-    info: String,
-    text: String,
-}
+use self::{
+    help::Help,
+    page::{Block, Request, anchors, blocks, blocks_of, first_word, pages, requests, root, table, words},
+    session::{Around, is_like, replay},
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Where examples put things. Tests use a directory of their own instead.
 const EXAMPLE_DIR: &str = "/tmp/sandgate";
-const ANYTHING: char = '…';
+/// The state directory in examples.
+const EXAMPLE_STATE: &str = "/var/lib/sandgate";
+const CLI_PAGE: &str = "docs/cli.md";
 
 #[tokio::test]
 async fn the_session_in_the_readme_goes_as_shown() {
+    replay_at_server(&blocks_of("README.md", "console")).await;
+}
+
+#[tokio::test]
+async fn the_sessions_of_the_command_line_go_as_shown() {
+    replay_at_server(&blocks_of(CLI_PAGE, "console")).await;
+}
+
+/// With a real server, `sandgate` on the PATH, and nothing else around.
+async fn replay_at_server(blocks: &[Block]) {
+    let server = Server::start().await;
+    let here = tempfile::tempdir().unwrap();
+    let bin = cli_binary().parent().unwrap().to_owned();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let socket = format!("unix://{}", server.socket().display());
+    let around = Around {
+        before: "exec 2>&1".to_owned(),
+        ..Around::default()
+    };
+    replay(blocks, &around, |bash| {
+        bash.current_dir(here.path())
+            .env_remove("SANDGATE_TOKEN")
+            .env("HOME", here.path())
+            .env("PATH", &path)
+            .env("SANDGATE_ADDR", &socket);
+    })
+    .await;
+    server.until_nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn the_session_with_the_runtime_goes_as_shown() {
     let dir = tempfile::tempdir().unwrap();
-    let session = blocks(&root().join("README.md"))
-        .into_iter()
-        .find(|block| block.info == "console")
-        .unwrap();
-    let steps = steps(&session.text.replace(EXAMPLE_DIR, dir.path().to_str().unwrap()));
-    assert!(steps.len() > 4, "{}", session.place);
-    let mark = "-- end of the step --";
-    let mut script = String::from("trap 'kill $(jobs -p) 2>/dev/null' EXIT\n");
-    for (command, _) in &steps {
-        script.push_str(command);
-        if command.ends_with('&') {
-            // A person takes longer to type the next line.
-            script.push_str(&format!(
-                "\nuntil [ -S {}/socket ]; do sleep 0.01; done",
-                dir.path().display()
-            ));
-        }
-        script.push_str(&format!("\necho; echo '{mark}'\n"));
+    let mut blocks = blocks_of("docs/runtime.md", "console");
+    for block in &mut blocks {
+        block.text = block.text.replace(EXAMPLE_DIR, dir.path().to_str().unwrap());
     }
-    // It ends the runtime too, should something hang.
-    let mut bash = Command::new("timeout");
-    bash.args(["60", "bash", "-c", &script])
-        .env("RUNTIME", binary())
-        .current_dir(root())
-        .stdin(Stdio::null());
-    let output = bash.output().await.unwrap();
-    let (out, errors) = (
-        String::from_utf8(output.stdout).unwrap(),
-        String::from_utf8_lossy(&output.stderr),
-    );
-    let answers: Vec<&str> = out.split(mark).collect();
-    assert_eq!(answers.len(), steps.len() + 1, "it went wrong after:\n{out}\n{errors}");
-    for ((command, shown), answer) in steps.iter().zip(answers) {
-        assert!(
-            is_like(answer, shown),
-            "{command}\nis shown to answer\n{shown}\nand answers\n{answer}\n{errors}"
-        );
-    }
+    let around = Around {
+        after_background: format!("until [ -S {}/socket ]; do sleep 0.01; done", dir.path().display()),
+        ..Around::default()
+    };
+    replay(&blocks, &around, |bash| {
+        bash.env("RUNTIME", binary()).current_dir(root());
+    })
+    .await;
+}
+
+/// `make run` starts the server as it is; a test has it on a free port and in a directory of its own.
+#[tokio::test]
+async fn the_server_announces_itself_as_shown() {
+    let server = Server::start_with(ServerOptions {
+        tcp: true,
+        ..Default::default()
+    })
+    .await;
+    let shown = blocks_of("README.md", "text announcement").remove(0).text;
+    let shown = shown
+        .replace("http://127.0.0.1:7263", server.tcp_address())
+        .replace(EXAMPLE_STATE, server.state_dir().to_str().unwrap());
+    assert!(is_like(server.announced(), &shown), "{}\n{shown}", server.announced());
+}
+
+#[tokio::test]
+async fn the_example_in_rust_runs_as_it_stands() {
+    let source = page::read("client-rs/examples/first.rs");
+    let (_, code) = source.split_once("\n\n").unwrap();
+    let shown = blocks_of("README.md", "rust").remove(0);
+    assert_eq!(shown.text, code, "{}", shown.place);
+    let server = Server::start().await;
+    let example = cli_binary().parent().unwrap().join("examples/first");
+    assert!(example.exists(), "{}: `make test` builds it", example.display());
+    let mut example = Command::new(example);
+    example
+        .env_clear()
+        .env("SANDGATE_ADDR", format!("unix://{}", server.socket().display()))
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(PATIENCE, example.output()).await.unwrap().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "one\ntwo\nSome(Code(3))\n");
+    server.until_nothing_is_left().await;
 }
 
 #[tokio::test]
@@ -81,110 +133,145 @@ async fn requests_to_the_runtime_are_taken() {
         let requests = requests(&page, "RuntimeService");
         count += requests.len();
         let runtime = Runtime::start().await;
-        let socket = runtime.socket();
-        for (place, method, json) in requests {
+        for Request { place, method, json } in requests {
             let json = json.replace(EXAMPLE_DIR, runtime.workspace().to_str().unwrap());
-            let url = format!("http://runtime/sandgate.runtime.v1.RuntimeService/{method}");
-            let output = curl(&["--unix-socket", socket.to_str().unwrap(), &url], &json).await;
-            let answer = String::from_utf8_lossy(&output.stdout);
-            assert!(
-                output.status.success(),
-                "{place}: {}",
-                String::from_utf8_lossy(&output.stderr)
-            );
-            assert!(
-                !answer.contains("\"error\"") && !answer.contains("\"startFailure\""),
-                "{place}: {answer}"
-            );
+            let path = format!("sandgate.runtime.v1.RuntimeService/{method}");
+            succeed(&place, &runtime.socket(), &path, &json).await;
         }
     }
     assert!(count > 10, "only {count} requests were found");
 }
 
+/// Each page has a server of its own, and the sandboxes that it names.
 #[tokio::test]
-async fn requests_to_the_server_fit_the_contract() {
-    let bound = Bound::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-    let address = bound.local_addr();
-    let (stop, stopped) = oneshot::channel::<()>();
-    let serving = tokio::spawn(bound.serve(async { _ = stopped.await }));
-    let requests: Vec<_> = pages()
-        .iter()
-        .flat_map(|page| requests(page, "SandboxService"))
-        .collect();
-    assert!(!requests.is_empty());
-    for (place, method, json) in requests {
-        let output = curl(
-            &[&format!("http://{address}/sandgate.v1.SandboxService/{method}")],
-            &json,
-        )
-        .await;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(errors.contains("\"code\": \"unimplemented\""), "{place}: {errors}");
+async fn requests_to_the_server_are_taken() {
+    let mut count = 0;
+    for page in pages() {
+        let requests = requests(&page, "SandboxService");
+        if requests.is_empty() {
+            continue;
+        }
+        count += requests.len();
+        let server = Server::start().await;
+        let client = server.client().await;
+        let mut made = BTreeSet::new();
+        for Request { place, method, json } in requests {
+            let fields: serde_json::Value = serde_json::from_str(&json).unwrap();
+            let named = fields.get("name").or(fields.get("sandbox"));
+            if let Some(name) = named.and_then(serde_json::Value::as_str)
+                && made.insert(name.to_owned())
+                && method != "Create"
+            {
+                client.create().name(name).send().await.unwrap();
+            }
+            let path = format!("sandgate.v1.SandboxService/{method}");
+            succeed(&place, &server.socket(), &path, &json).await;
+        }
+        for name in made {
+            client.sandbox(name).delete().await.unwrap();
+        }
+        server.until_nothing_is_left().await;
     }
-    stop.send(()).unwrap();
-    serving.await.unwrap().unwrap();
+    assert!(count > 10, "only {count} requests were found");
 }
 
 #[test]
 fn every_example_is_run() {
     for page in pages() {
+        let is = |name: &str| page.ends_with(name);
         for Block { place, info, .. } in blocks(&page) {
-            let run = info
-                .strip_prefix("json ")
-                .is_some_and(|target| target.contains("Service/"));
-            assert!(
-                run || (info == "console" && page.ends_with("README.md")),
-                "{place}: nobody runs a block of {info:?}"
-            );
+            let run = match info.as_str() {
+                "console" => is("README.md") || is(CLI_PAGE) || is("docs/runtime.md"),
+                "rust" | "text announcement" => page == root().join("README.md"),
+                // Read by server/tests/config.rs.
+                "toml" => is("docs/server.md"),
+                other => other.strip_prefix("json ").is_some_and(|target| {
+                    target.starts_with("RuntimeService/") || target.starts_with("SandboxService/")
+                }),
+            };
+            assert!(run, "{place}: nobody runs a block of {info:?}");
         }
     }
 }
 
-#[tokio::test]
-async fn the_flags_are_those_of_the_program() {
-    let output = Command::new(binary()).arg("--help").output().await.unwrap();
-    let help = String::from_utf8(output.stdout).unwrap();
-    let mut rows: Vec<[String; 3]> = Vec::new();
-    for line in help
-        .split_once("Options:")
-        .unwrap()
-        .1
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-    {
-        let line = line
-            .strip_prefix("-h, ")
-            .or_else(|| line.strip_prefix("-V, "))
-            .unwrap_or(line);
-        if line.starts_with("--") {
-            rows.push([line.replace(['<', '>'], ""), String::new(), String::new()]);
-            continue;
-        }
-        let row = rows.last_mut().unwrap();
-        let (meaning, default) = line.split_once("[default: ").unwrap_or((line, ""));
-        row[2].push_str(meaning.trim());
-        row[1].push_str(default.trim_end_matches(']'));
-    }
-    rows.retain(|[flag, ..]| flag != "--help" && flag != "--version");
-    assert!(rows.len() > 10, "{help}");
-    let code = |text: &str| {
-        if text.is_empty() {
-            String::new()
-        } else {
-            format!("`{text}`")
-        }
+#[test]
+fn the_flags_are_those_of_the_runtime() {
+    let entries = Help::of(&binary(), "").entries();
+    assert!(entries.len() > 10, "{entries:?}");
+    let code = |text: &str| match text {
+        "" => String::new(),
+        text => format!("`{text}`"),
     };
-    let expected: Vec<String> = rows
+    let row = |entry: &help::Entry| {
+        let default = code(entry.default.as_deref().unwrap_or_default());
+        format!("| {} | {default} | {} |", code(&entry.name), entry.meaning)
+    };
+    same(&table("docs/runtime.md", "flags:"), entries.iter().map(row));
+}
+
+#[test]
+fn the_commands_are_those_of_the_command_line() {
+    let (program, all) = (cli_binary(), Help::of(&cli_binary(), ""));
+    let below = Help::of(&program, "files");
+    let row = |prefix: &str, (name, about): &(&str, &str)| format!("| `{prefix}{name}` | {about}. |");
+    let (top, files) = (all.commands(), below.commands());
+    assert!(top.len() > 15 && files.len() > 8, "{top:?} {files:?}");
+    let rows = top
         .iter()
-        .map(|[flag, default, meaning]| format!("| {} | {} | {meaning}. |", code(flag), code(default)))
-        .collect();
+        .filter(|(name, _)| *name != "files")
+        .map(|command| row("", command));
+    let rows: Vec<String> = rows.chain(files.iter().map(|command| row("files ", command))).collect();
+    same(&table(CLI_PAGE, "commands:"), rows.iter().cloned());
+    for command in rows.iter().map(|row| first_word(row)) {
+        let entries = Help::of(&program, command).entries();
+        same(
+            &table(CLI_PAGE, &format!("help: {command} -->")),
+            entries.iter().map(help::Entry::row),
+        );
+    }
+    let global = all.entries_of("Options of every command:");
+    let on_page = table(CLI_PAGE, "global:");
+    let names: Vec<&str> = on_page.iter().map(|row| first_word(row)).collect();
     assert_eq!(
-        table("flags").join("\n"),
-        expected.join("\n"),
-        "the table should be\n{}",
-        expected.join("\n")
+        names,
+        global.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>()
     );
+    let status = |(status, when): (&str, &str)| format!("| {status} | {when} |");
+    same(&table(CLI_PAGE, "exit:"), all.statuses().into_iter().map(status));
+}
+
+#[tokio::test]
+async fn the_fields_are_those_of_the_command_line() {
+    let server = Server::start().await;
+    let run = |args: &[&str]| {
+        let output = server.cli(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        output.stdout
+    };
+    run(&["create", "demo"]);
+    run(&["exec", "demo", "true"]);
+    let cases = [
+        ("get demo", None),
+        ("ps demo", Some("execs")),
+        ("files stat demo:.", Some("files")),
+    ];
+    for (command, list) in cases {
+        let args: Vec<&str> = command.split(' ').chain(["-o", "json"]).collect();
+        let answer: serde_json::Value = serde_json::from_slice(&run(&args)).unwrap();
+        let object = list.map_or(&answer, |list| &answer[list][0]).as_object().unwrap();
+        let fields: BTreeSet<String> = object.keys().cloned().collect();
+        let on_page: BTreeSet<String> = words(CLI_PAGE, &format!("fields: {command}")).into_iter().collect();
+        assert_eq!(on_page, fields, "{command}");
+    }
+    run(&["rm", "demo"]);
+    server.until_nothing_is_left().await;
+}
+
+#[test]
+fn the_mechanisms_are_those_of_the_monitor() {
+    let rows = table("docs/local.md", "mechanisms:");
+    let on_page: Vec<&str> = rows.iter().map(|row| first_word(row)).collect();
+    assert_eq!(on_page, sandgate_monitor::mechanism::ALL);
 }
 
 #[tokio::test]
@@ -197,10 +284,8 @@ async fn the_capabilities_are_those_of_hello() {
         .await
         .unwrap()
         .into_inner();
-    let on_page: Vec<String> = table("capabilities")
-        .iter()
-        .map(|row| row.split('`').nth(1).unwrap().to_owned())
-        .collect();
+    let rows = table("docs/runtime.md", "capabilities:");
+    let on_page: Vec<&str> = rows.iter().map(|row| first_word(row)).collect();
     assert_eq!(on_page, hello.capabilities);
 }
 
@@ -214,7 +299,10 @@ fn links_lead_somewhere() {
                 continue;
             }
             let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
-            let target = page.parent().unwrap().join(file);
+            let target = match file {
+                "" => page.clone(),
+                file => page.parent().unwrap().join(file),
+            };
             assert!(target.exists(), "{}: {link}", page.display());
             if !anchor.is_empty() {
                 let found = anchors(&target).iter().any(|other| other == anchor);
@@ -226,131 +314,33 @@ fn links_lead_somewhere() {
     assert!(seen > 10, "only {seen} links were found");
 }
 
-#[test]
-fn three_dots_stand_for_anything() {
-    assert!(is_like("{ \"a\": 1,\n \"b\": 2 }", "{\"a\": …, \"b\": 2}") && is_like("x", "…") && is_like("", ""));
+/// Compares rows, and shows the table as it should be.
+fn same(on_page: &[String], expected: impl Iterator<Item = String>) {
+    let expected: Vec<String> = expected.collect();
     assert!(
-        !is_like("{\"a\": 1}", "{\"a\": 2}") && !is_like("ab", "a") && !is_like("ba", "…b") && !is_like("ab", "b…")
+        on_page == expected,
+        "the table is\n{}\nand should be\n{}",
+        on_page.join("\n"),
+        expected.join("\n")
     );
-    assert!(is_like("aXbXb", "a…b"));
 }
 
-fn root() -> PathBuf {
-    // Cargo runs tests in their package. The directory of the build may be another clone's that is gone.
-    PathBuf::from("..")
+/// Sends a request with buf, as the docs tell people to, and sees that nothing in the answer failed.
+async fn succeed(place: &str, socket: &Path, path: &str, json: &str) {
+    let output = curl(socket, path, json).await;
+    let answer = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{place}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        !answer.contains("\"error\"") && !answer.contains("\"startFailure\""),
+        "{place}: {answer}"
+    );
 }
 
-/// All that users read.
-fn pages() -> Vec<PathBuf> {
-    let named = [
-        "README.md",
-        "CONTRIBUTING.md",
-        "CHANGELOG.md",
-        "bench/README.md",
-        "clients/README.md",
-        "deploy/README.md",
-    ];
-    let docs = fs::read_dir(root().join("docs"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
-    let mut pages: Vec<PathBuf> = named.iter().map(|name| root().join(name)).chain(docs).collect();
-    pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
-    pages
-}
-
-fn blocks(page: &Path) -> Vec<Block> {
-    let text = fs::read_to_string(page).unwrap();
-    let mut blocks = Vec::new();
-    let mut open: Option<Block> = None;
-    for (number, line) in text.lines().enumerate() {
-        match (line.strip_prefix("```"), open.as_mut()) {
-            (Some(info), None) => {
-                let place = format!("{}:{}", page.file_name().unwrap().display(), number + 1);
-                open = Some(Block {
-                    place,
-                    info: info.to_owned(),
-                    text: String::new(),
-                });
-            }
-            (Some(_), Some(_)) => blocks.extend(open.take()),
-            (None, Some(block)) => {
-                block.text.push_str(line);
-                block.text.push('\n');
-            }
-            (None, None) => {}
-        }
-    }
-    assert!(open.is_none(), "{}: a block has no end", page.display());
-    blocks
-}
-
-/// The requests on a page to that service: place, method, JSON.
-fn requests(page: &Path, service: &str) -> Vec<(String, String, String)> {
-    let prefix = format!("json {service}/");
-    let request = |block: Block| Some((block.place, block.info.strip_prefix(&prefix)?.to_owned(), block.text));
-    blocks(page).into_iter().filter_map(request).collect()
-}
-
-/// Commands of a session, each with what it prints.
-fn steps(session: &str) -> Vec<(String, String)> {
-    let mut steps: Vec<(String, String)> = Vec::new();
-    for line in session.lines() {
-        match line.strip_prefix("$ ") {
-            Some(command) => steps.push((command.to_owned(), String::new())),
-            None => {
-                let (_, shown) = steps.last_mut().expect("a session begins with a command");
-                shown.push_str(line);
-                shown.push('\n');
-            }
-        }
-    }
-    steps
-}
-
-/// White space does not count: `buf` indents as it likes.
-fn is_like(answer: &str, shown: &str) -> bool {
-    let dense = |text: &str| text.split_whitespace().collect::<String>();
-    let (answer, shown) = (dense(answer), dense(shown));
-    let pieces: Vec<&str> = shown.split(ANYTHING).collect();
-    let [first, middle @ .., last] = &pieces[..] else {
-        return answer == shown;
-    };
-    let Some(mut rest) = answer.strip_prefix(first) else {
-        return false;
-    };
-    for piece in middle {
-        let Some(at) = rest.find(piece) else { return false };
-        rest = &rest[at + piece.len()..];
-    }
-    rest.ends_with(last)
-}
-
-/// The rows of the table in docs/runtime.md that a comment of that name announces.
-fn table(name: &str) -> Vec<String> {
-    let text = fs::read_to_string(root().join("docs/runtime.md")).unwrap();
-    let (_, rest) = text.split_once(&format!("<!-- {name}:")).unwrap();
-    let lines = rest
-        .lines()
-        .skip_while(|line| !line.starts_with('|'))
-        .take_while(|line| line.starts_with('|'));
-    lines.skip(2).map(str::to_owned).collect()
-}
-
-fn anchors(page: &Path) -> Vec<String> {
-    let text = fs::read_to_string(page).unwrap();
-    let anchor = |line: &str| {
-        let title = line.trim_start_matches('#').trim().to_lowercase();
-        title
-            .chars()
-            .filter(|c| c.is_alphanumeric() || " -".contains(*c))
-            .collect::<String>()
-            .replace(' ', "-")
-    };
-    text.lines().filter(|line| line.starts_with('#')).map(anchor).collect()
-}
-
-/// Sends a request with buf, as the docs tell people to.
-async fn curl(args: &[&str], json: &str) -> Output {
+async fn curl(socket: &Path, path: &str, json: &str) -> Output {
     let mut buf = Command::new("buf");
     buf.args([
         "curl",
@@ -362,7 +352,9 @@ async fn curl(args: &[&str], json: &str) -> Output {
         "-d",
         "@-",
     ])
-    .args(args);
+    .arg("--unix-socket")
+    .arg(socket)
+    .arg(format!("http://localhost/{path}"));
     buf.current_dir(root())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,4 +1,4 @@
-//! Every error reason: those that the runtime sends are made to happen here, the others say where they come from.
+//! Every error reason: what runtime and server send is made to happen here, the others say where they come from.
 #![allow(
     clippy::expect_used,
     clippy::panic,
@@ -11,10 +11,12 @@
 mod calls;
 #[path = "reasons/common.rs"]
 mod common;
+#[path = "reasons/server.rs"]
+mod server;
 
 use std::{collections::BTreeSet, fs, future::Future, path::Path, pin::Pin, time::Duration};
 
-use sandgate_errors::{Refusal, code, from_name, name};
+use sandgate_errors::{Refusal, code, name};
 use sandgate_proto::{
     runtime::v1::{
         FileError, FileOp, FileOpsRequest, FileVersion, FileView, GlobOp, ListOp, MkdirOp, ReadlinkOp, RemoveOp,
@@ -29,6 +31,14 @@ use self::common::{edit, op, read, run, stat, write};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const ERRORS_PAGE: &str = include_str!("../docs/errors.md");
+const RUNTIME: &[&str] = &[
+    "runtime/src",
+    "runtime/exec/src",
+    "runtime/files/src",
+    "runtime/output/src",
+    "runtime/sys/src",
+];
+const SERVER_SOURCES: &[&str] = &["server/src", "server/provider/src", "server/local/src"];
 
 /// Why a call failed, or one part of a call that did not.
 #[derive(Debug)]
@@ -40,14 +50,14 @@ enum Refused {
 type Operation = fn() -> FileOp;
 type Case = fn() -> Pin<Box<dyn Future<Output = Refused>>>;
 
-macro_rules! calls {
-    ($($reason:ident: $case:ident),* $(,)?) => {
-        &[$((ErrorReason::$reason, || Box::pin(calls::$case()))),*]
+macro_rules! cases {
+    ($module:ident: $($reason:ident: $case:ident),* $(,)?) => {
+        &[$((ErrorReason::$reason, || Box::pin($module::$case()))),*]
     };
 }
 
-/// Reasons of whole calls, and of what takes more than one operation.
-const CALLS: &[(ErrorReason, Case)] = calls![
+/// Reasons that the runtime gives for whole calls, and for what takes more than one operation.
+const CALLS: &[(ErrorReason, Case)] = cases![calls:
     InvalidArgument: an_id_that_is_none,
     Stopping: a_start_while_stopping,
     LimitReached: one_exec_too_many,
@@ -75,6 +85,24 @@ const CALLS: &[(ErrorReason, Case)] = calls![
     WatchLimit: no_more_watches,
     UserNotFound: nobody_of_that_name,
     UserNotPermitted: another_user_without_the_right,
+];
+
+/// Reasons that the server gives by itself.
+const SERVER: &[(ErrorReason, Case)] = cases![server:
+    InvalidArgument: a_name_that_is_none,
+    NotImplemented: a_call_that_is_to_come,
+    Stopping: a_stream_when_the_server_stops,
+    Unauthenticated: no_token,
+    LimitReached: one_sandbox_too_many,
+    CallerRefused: a_web_page_that_is_not_listed,
+    SandboxNotFound: a_name_that_nobody_has,
+    SandboxAlreadyExists: a_name_of_another_template,
+    SandboxSuspended: a_command_while_it_sleeps,
+    SandboxRestarted: an_incarnation_that_is_gone,
+    SandboxUnreachable: a_command_while_it_is_brought_back,
+    EtagMismatch: a_change_of_what_was_changed,
+    TemplateNotFound: a_template_that_nobody_has,
+    IsolationUnavailable: a_mechanism_that_is_not_to_be_had,
 ];
 
 /// Reasons of single file operations, in the directory that [`PREPARE`] makes.
@@ -140,41 +168,45 @@ const PREPARE: &str = "printf 'twice twice' > file; mkdir full; touch full/x; mk
 /// Not root, who may do everything.
 const SOMEBODY: &str = "65534";
 
-/// Reasons that the runtime does not send on purpose, and what the page says they come from.
+/// Reasons that nothing makes happen here, what the page says they come from, and why.
 const ELSEWHERE: &[(ErrorReason, &str, &str)] = &[
     (
         ErrorReason::Internal,
-        "runtime",
+        "both",
         "a fault; nothing makes it happen on purpose",
     ),
     (
-        ErrorReason::NotImplemented,
-        "server",
-        "the server's own tests call every method",
-    ),
-    (
         ErrorReason::CapabilityMissing,
-        "server, later",
-        "a sandbox whose runtime is older than the call",
+        "server",
+        "a runtime that is older than the call; server/src/service/reach.rs has a test",
     ),
-    (ErrorReason::Unauthenticated, "server, later", "identity"),
-    (ErrorReason::SandboxNotFound, "server, later", "lifecycle"),
-    (ErrorReason::SandboxAlreadyExists, "server, later", "lifecycle"),
-    (ErrorReason::SandboxSuspended, "server, later", "lifecycle"),
     (
-        ErrorReason::SandboxUnreachable,
+        ErrorReason::SandboxFailed,
         "server, later",
-        "the way from the server to a runtime",
+        "the local provider removes what can't be made",
     ),
-    (ErrorReason::SandboxFailed, "server, later", "providers"),
-    (ErrorReason::EtagMismatch, "server, later", "lifecycle"),
-    (ErrorReason::TemplateNotFound, "server, later", "providers"),
-    (ErrorReason::IsolationUnavailable, "server, later", "providers"),
 ];
 
 #[tokio::test]
 async fn calls_fail_for_the_reason_that_the_contract_names() {
-    for (expected, case) in CALLS {
+    all_happen(CALLS).await;
+}
+
+#[tokio::test]
+async fn the_server_refuses_for_the_reason_that_the_contract_names() {
+    all_happen(SERVER).await;
+}
+
+#[tokio::test]
+async fn what_the_runtime_says_comes_through_the_server() {
+    check(
+        ErrorReason::ExecNotFound,
+        &server::an_exec_that_was_never_started().await,
+    );
+}
+
+async fn all_happen(cases: &[(ErrorReason, Case)]) {
+    for (expected, case) in cases {
         let refused = tokio::time::timeout(PATIENCE, case()).await;
         check(
             *expected,
@@ -211,7 +243,8 @@ async fn operations_fail_for_the_reason_that_the_contract_names() {
 fn every_reason_is_made_to_happen_or_says_where_it_comes_from() {
     let all: BTreeSet<&str> = reasons().map(name).collect();
     assert!(all.len() > 40, "only {} reasons found", all.len());
-    let (here, elsewhere) = (produced(), ELSEWHERE.iter().map(|(reason, ..)| name(*reason)).collect());
+    let here = &by_runtime() | &by_server();
+    let elsewhere = ELSEWHERE.iter().map(|(reason, ..)| name(*reason)).collect();
     assert!(here.is_disjoint(&elsewhere), "in both tables: {:?}", &here & &elsewhere);
     assert_eq!(&here | &elsewhere, all);
 }
@@ -220,37 +253,70 @@ fn every_reason_is_made_to_happen_or_says_where_it_comes_from() {
 fn the_page_says_where_each_reason_comes_from() {
     for line in ERRORS_PAGE.lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let reason = from_name(cells[0].trim_matches('`')).unwrap();
-        let elsewhere = ELSEWHERE.iter().find(|(other, ..)| *other == reason);
-        assert_eq!(cells[2], elsewhere.map_or("runtime", |(_, from, _)| from), "{reason:?}");
+        let reason = cells[0].trim_matches('`');
+        let elsewhere = ELSEWHERE.iter().find(|(other, ..)| name(*other) == reason);
+        let from = match (by_server().contains(reason), by_runtime().contains(reason)) {
+            (true, true) => "both",
+            (true, false) => "server",
+            (false, true) => "runtime",
+            (false, false) => elsewhere.unwrap_or_else(|| panic!("{reason} is nowhere")).1,
+        };
+        assert_eq!(cells[2], from, "{reason}");
     }
 }
 
 /// So that a reason that is new in the code is not forgotten here.
 #[test]
-fn every_reason_in_the_runtimes_code_is_made_to_happen() {
-    let mut named = BTreeSet::new();
-    let root = Path::new("../runtime");
-    for member in ["src", "exec/src", "files/src", "output/src", "sys/src"] {
-        scan(&root.join(member), &mut named);
-    }
-    let mut expected: BTreeSet<String> = produced().into_iter().map(str::to_owned).collect();
-    expected.insert(name(ErrorReason::Internal).to_owned());
-    assert_eq!(named, expected);
-}
-
-fn scan(directory: &Path, named: &mut BTreeSet<String>) {
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            scan(&path, named);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).unwrap();
+fn every_reason_in_the_code_is_made_to_happen() {
+    for (sources, happen) in [(RUNTIME, by_runtime()), (SERVER_SOURCES, by_server())] {
+        let mut named = BTreeSet::new();
+        each_source(sources, &mut |text| {
             for rest in text.split("ErrorReason::").skip(1) {
                 let variant: String = rest.chars().take_while(|c| c.is_alphanumeric()).collect();
                 let reason = reasons().find(|reason| format!("{reason:?}") == variant);
-                named.extend(reason.map(|reason| name(reason).to_owned()));
+                named.extend(reason.map(name));
             }
+            if text.contains("Refusal::invalid(") {
+                named.insert(name(ErrorReason::InvalidArgument));
+            }
+        });
+        let elsewhere = ELSEWHERE.iter().map(|(reason, ..)| name(*reason)).collect();
+        assert_eq!(&named - &elsewhere, happen.clone(), "{sources:?}");
+        assert!(named.contains(name(ErrorReason::Internal)), "{sources:?}");
+    }
+}
+
+#[test]
+fn the_page_has_every_key_of_metadata() {
+    let mut sent = BTreeSet::new();
+    for sources in [RUNTIME, SERVER_SOURCES] {
+        each_source(sources, &mut |text| {
+            let keys = text.split(".with(\"").skip(1).filter_map(|rest| rest.split('"').next());
+            sent.extend(keys.map(str::to_owned));
+        });
+    }
+    let (_, list) = ERRORS_PAGE.split_once("**Metadata**").unwrap();
+    let keys = list
+        .lines()
+        .filter_map(|line| line.strip_prefix("- `")?.split('`').next());
+    assert_eq!(keys.map(str::to_owned).collect::<BTreeSet<_>>(), sent);
+}
+
+/// The text of every source beneath some directories, without the tests in it.
+fn each_source(directories: &[&str], see: &mut dyn FnMut(&str)) {
+    for directory in directories {
+        scan(Path::new("..").join(directory).as_path(), see);
+    }
+}
+
+fn scan(directory: &Path, see: &mut dyn FnMut(&str)) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            scan(&path, see);
+        } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            see(text.split("#[cfg(test)]\nmod tests").next().unwrap());
         }
     }
 }
@@ -259,12 +325,16 @@ fn reasons() -> impl Iterator<Item = ErrorReason> {
     (1..10_000).filter_map(|number| ErrorReason::try_from(number).ok())
 }
 
-fn produced() -> BTreeSet<&'static str> {
+fn by_runtime() -> BTreeSet<&'static str> {
     let calls = CALLS.iter().map(|(reason, _)| *reason);
     calls
         .chain(OPERATIONS.iter().map(|(reason, _)| *reason))
         .map(name)
         .collect()
+}
+
+fn by_server() -> BTreeSet<&'static str> {
+    SERVER.iter().map(|(reason, _)| name(*reason)).collect()
 }
 
 fn check(expected: ErrorReason, refused: &Refused) {

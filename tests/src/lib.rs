@@ -11,11 +11,13 @@
 )]
 
 mod cgroup;
+pub mod conformance;
 mod exec;
 pub mod files;
 mod follow;
 pub mod procs;
 mod runtime;
+pub mod server;
 mod spec;
 
 pub use self::{

@@ -1,0 +1,50 @@
+//! Sandboxes through faults: whatever is killed while one is made, stopped, brought back or deleted, it is wholly there
+//! or wholly gone; what is damaged on disk harms nobody else; and every sandbox has its end, also without a server.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests")]
+
+#[path = "life_faults/damaged.rs"]
+mod damaged;
+#[path = "life_faults/ends.rs"]
+mod ends;
+#[path = "life_faults/killed.rs"]
+mod killed;
+#[path = "life_faults/whole.rs"]
+mod whole;
+
+use std::time::Duration;
+
+use sandgate::{Command, Sandbox};
+use sandgate_tests::{procs, server::Server};
+
+/// Nothing here takes this long unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+/// Fails what hangs.
+async fn in_time<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work)
+        .await
+        .unwrap_or_else(|_| panic!("it hangs"))
+}
+
+/// Runs a script, which must do well, and gives what it printed.
+async fn sh(sandbox: &Sandbox, script: &str) -> String {
+    let answer = sandbox.run(Command::shell(script)).send().await.unwrap();
+    let exit = answer.exec.unwrap().exit.unwrap();
+    assert_eq!(exit.status, Some(sandgate::v1::exec_exit::Status::Code(0)), "{script}");
+    String::from_utf8(answer.stdout.unwrap().head.to_vec()).unwrap()
+}
+
+/// A command that runs until it is killed, and can be found from outside.
+fn endless(mark: &str) -> Command {
+    Command::shell("exec sleep 100000").env("SANDGATE_TEST_MARK", mark)
+}
+
+/// Deletes all, and sees to it that nothing is left.
+async fn delete_all(server: &Server, mark: &str) {
+    let client = server.client().await;
+    for sandbox in client.list("").await.unwrap() {
+        client.sandbox(sandbox.name).delete().await.unwrap();
+    }
+    server.until_nothing_is_left().await;
+    procs::until("processes of a sandbox are left", || procs::marked(mark).is_empty()).await;
+}
