@@ -235,7 +235,11 @@ mod tests {
         // Also what was sent ahead of that answer.
         for offset in [6, 7] {
             assert_eq!(
-                stdin.write("w", &write(offset, "x", false), wait).await.unwrap_err().reason,
+                stdin
+                    .write("w", &write(offset, "x", false), wait)
+                    .await
+                    .unwrap_err()
+                    .reason,
                 ErrorReason::StdinClosed
             );
         }

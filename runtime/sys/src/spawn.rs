@@ -36,7 +36,7 @@ pub struct Command {
     pub umask: u32,
     /// Resource limits to set.
     pub limits: Vec<Limit>,
-    /// `cgroup.procs` files, open for writing, of the groups to enter.
+    /// `cgroup.procs` or `tasks` files, open for writing, of the groups to enter.
     pub cgroups: Vec<OwnedFd>,
     /// How readily the kernel kills it when memory runs out.
     pub oom_score_adj: Option<i32>,

@@ -16,7 +16,7 @@ use tokio::{sync::watch, time};
 use crate::selector::Selector;
 
 /// How many changes are kept for callers that come back.
-const KEPT: usize = 10_000;
+const KEPT: usize = 2_000;
 
 /// What a server knows of its sandboxes.
 #[derive(Debug)]
