@@ -15,7 +15,7 @@ use std::{
     },
     path::Path,
     process::{Command, Stdio},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -36,6 +36,9 @@ use crate::{
     report::{During as _, Report, all_but, check_required},
     status::{Cgroups, Mechanism, Running, Step, boot_id, mechanism, now_ms},
 };
+
+/// How long the inner half of the set-up may be silent. It takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A sandbox that was started.
 pub(crate) struct Booted {
@@ -151,6 +154,9 @@ impl<'a> Isolated<'a> {
         map_users(child.pid, self.record.spec.uid_range).needed_for(mechanism::USER, "map users")?;
         let given = self.mounts_for(child)?;
         give(&ours, &given).during("speak to the inner half of the set-up")?;
+        // An inner half that hangs must not make the monitor deaf: it has deadlines to keep.
+        ours.set_read_timeout(Some(PATIENCE))
+            .during("speak to the inner half of the set-up")?;
         for line in BufReader::new(ours).lines() {
             let line = line.during("hear from the inner half of the set-up")?;
             match serde_json::from_str(&line).during("understand the inner half of the set-up")? {

@@ -206,6 +206,8 @@ impl Plan<'_> {
                     .during(format!("give {} to its user", dir.display()))?;
             }
         }
+        // There are 128 of these for all sandboxes of one server.
+        let _ = fs::write("/proc/sys/user/max_inotify_instances", "16");
         // The kernel's own guard against user namespaces inside; seccomp is the other.
         fs::write("/proc/sys/user/max_user_namespaces", "0")
             .needed_for(mechanism::USER, "forbid further user namespaces")?;

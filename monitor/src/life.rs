@@ -2,6 +2,8 @@
 //!
 //! It has no threads and no async runtime, so that a thousand of them cost next to nothing.
 
+mod ending;
+
 use std::{
     fs, io,
     os::{
@@ -12,13 +14,13 @@ use std::{
         },
     },
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with},
-    process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions, pidfd_send_signal, wait, waitid},
+    process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid},
 };
 
 use crate::{
@@ -34,8 +36,6 @@ use crate::{
 
 /// The runtime keeps the deadline itself. After this long, it has failed to.
 const RUNTIME_GRACE_MS: u64 = 10_000;
-/// How much of the log is told when PID 1 fails at once.
-const LAST_WORDS: usize = 400;
 
 /// A sandbox and its monitor.
 struct Monitor {
@@ -348,7 +348,7 @@ impl Monitor {
                 .ok()
                 .flatten()
         });
-        end_orphans();
+        ending::end_orphans();
         let running = self.status.running.take();
         let cgroups = running
             .as_ref()
@@ -367,7 +367,7 @@ impl Monitor {
                     (Cause::Crashed, format!("its runtime was killed by signal {signal}"))
                 }
             }
-            (_, status) => why_it_exited(status.and_then(|status| status.exit_status())),
+            (_, status) => ending::why_it_exited(status.and_then(|status| status.exit_status())),
         };
         cgroups.remove();
         let end = Ended {
@@ -461,51 +461,4 @@ fn disk_in_use() -> Option<u64> {
         Ok(image) => Some(image.blocks().saturating_mul(512)),
         Err(_) => disk_bytes(Path::new(layout::DISK)).unwrap_or_default(),
     }
-}
-
-/// Why a runtime that exited by itself did so.
-fn why_it_exited(code: Option<i32>) -> (Cause, String) {
-    let word = fs::read_to_string(Path::new(layout::RUNTIME).join("ended")).unwrap_or_default();
-    match (code, word.trim()) {
-        (Some(0), "deadline") => (Cause::Deadline, "its deadline was reached".to_owned()),
-        (Some(0), "idle") => (Cause::Idle, "its idle limit was reached".to_owned()),
-        (Some(0), "stopped") => (Cause::Stopped, "it was suspended".to_owned()),
-        (Some(0), "signal") => (Cause::Stopped, "its runtime was told to end by a signal".to_owned()),
-        (code, _) => {
-            let code = code.map_or_else(|| "an unknown code".to_owned(), |code| format!("code {code}"));
-            (
-                Cause::Crashed,
-                format!("its runtime ended with {code}: {}", last_words()),
-            )
-        }
-    }
-}
-
-fn last_words() -> String {
-    let log = fs::read(layout::LOG).unwrap_or_default();
-    let tail = &log[log.len().saturating_sub(LAST_WORDS)..];
-    String::from_utf8_lossy(tail).trim().to_owned()
-}
-
-/// Plain processes that a runtime left were handed to us: they end with it.
-fn end_orphans() {
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(10) {
-        let children = fs::read_to_string("/proc/self/task/self/children").unwrap_or_else(|_| own_children());
-        for child in children
-            .split_whitespace()
-            .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
-        {
-            let _ = rustix::process::kill_process(child, Signal::KILL);
-        }
-        match wait(WaitOptions::empty()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return,
-        }
-    }
-}
-
-fn own_children() -> String {
-    let pid = std::process::id();
-    fs::read_to_string(format!("/proc/self/task/{pid}/children")).unwrap_or_default()
 }

@@ -107,7 +107,7 @@ async fn traps(uid: Option<u32>) {
             .replace("TARGET", target.path().to_str().unwrap())
             .replace("UP", UP);
         // Not each with each, which would take minutes: but every descriptor, and every trap.
-        let numbers = DESCRIPTORS.filter(|number| *number as usize % 2 == index % 2);
+        let numbers = DESCRIPTORS.filter(|number| *number as usize % 3 == index % 3);
         let traps: Vec<_> = numbers.map(|number| trap.replace("FD", &number.to_string())).collect();
         let tried = if trap.contains("FD") { traps.len() } else { 1 };
         for trap in &traps[..tried] {

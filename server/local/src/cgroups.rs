@@ -105,11 +105,17 @@ fn usable(place: &Place, parent: Option<&Path>) -> Result<PathBuf, String> {
     })
 }
 
+/// One name for all: what a server that was killed right here has left, the next one removes.
 fn try_group(dir: &Path) -> io::Result<()> {
-    let probe = dir.join(format!("probe-{}", process::id()));
+    let probe = dir.join("probe");
     match fs::create_dir(&probe) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => fs::remove_dir(&probe),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    match fs::remove_dir(&probe) {
+        // Another one was quicker.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }
 
