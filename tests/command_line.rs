@@ -30,6 +30,8 @@ mod life;
 mod pages;
 #[path = "command_line/pipes.rs"]
 mod pipes;
+#[path = "command_line/ps.rs"]
+mod ps;
 #[path = "command_line/refused.rs"]
 mod refused;
 #[path = "command_line/run.rs"]

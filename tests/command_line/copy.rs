@@ -272,8 +272,22 @@ async fn what_can_not_be_copied_is_told() {
             "sandgate: /workspace/there: Is a directory (FILE_IS_DIRECTORY)\n"
         )
     );
-    // As root it may.
-    stage.ok(&["cp", "--user", "root", "file", "demo:/usr/local/"]).await;
+    // Another user may.
+    let mkdir = [
+        "exec",
+        "demo",
+        "--user",
+        "root",
+        "--",
+        "mkdir",
+        "-m",
+        "755",
+        "/tmp/roots",
+    ];
+    stage.ok(&mkdir).await;
+    assert_eq!(stage.run(&["cp", "file", "demo:/tmp/roots/"]).await.code, Some(1));
+    stage.ok(&["cp", "--user", "root", "file", "demo:/tmp/roots/"]).await;
+    assert_eq!(stage.sh("stat -c %u /tmp/roots/file").await, "0\n");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! What a sandbox sends is not trusted: nothing is written beside the destination, whatever links lead where.
 
-use std::{fs, os::unix::fs::symlink, time::Duration};
+use std::{fs, os::unix::fs::symlink};
 
 use serde_json::json;
 
@@ -79,14 +79,12 @@ async fn a_tree_that_changes_while_it_is_sent_stays_inside() {
     stage
         .ok(&["exec", "demo", "--detach", "--id", "flip", "--", "sh", "-c", flip])
         .await;
+    // Each copy goes onto what the ones before have left.
     for _ in 0..20 {
         let did = stage.run(&["cp", "-r", "--keep-links", "demo:d", "out"]).await;
         assert!(matches!(did.code, Some(0 | 1)), "{did:?}");
         assert_eq!(stage.read("precious/file"), b"mine");
         assert_eq!(fs::read_dir(stage.path("precious")).unwrap().count(), 1);
-        _ = fs::rename(stage.path("out/d"), stage.path("out/old"));
-        _ = fs::remove_dir_all(stage.path("out/old"));
-        tokio::time::sleep(Duration::from_millis(1)).await;
     }
     stage.sh("touch stop").await;
 }

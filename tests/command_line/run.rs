@@ -89,17 +89,8 @@ async fn signals_end_the_command_and_the_sandbox() {
         let did = running.end().await;
         assert_eq!((did.code, did.err.as_str()), (Some(code), ""), "{signal:?}");
     }
-    // Also one that was told nothing about it yet.
-    let running = stage.begin(&[
-        "-o",
-        "json",
-        "run",
-        "--",
-        "sh",
-        "-c",
-        "trap 'exit 8' INT; while :; do sleep 0.02; done",
-    ]);
-    let mut running = running;
+    let trap = "trap 'exit 8' INT; while :; do sleep 0.02; done";
+    let mut running = stage.begin(&["-o", "json", "run", "--", "sh", "-c", trap]);
     running.until("started").await;
     running.signal(Signal::TERM);
     let did = running.end().await;
