@@ -18,6 +18,8 @@ SANDGATE_MONITOR_BIN := $(CARGO_TARGET_DIR)/$(MUSL_TARGET)/release/sandgate-moni
 export SANDGATE_TOOLS CARGO_TARGET_DIR MUSL_TARGET SANDGATE_RUNTIME_BIN SANDGATE_MONITOR_BIN
 export CC_$(subst -,_,$(MUSL_TARGET)) := musl-gcc
 export PATH := $(SANDGATE_TOOLS)/bin:$(PATH)
+export PYTHONPYCACHEPREFIX := $(SANDGATE_CACHE)/pycache
+export RUFF_CACHE_DIR := $(SANDGATE_CACHE)/ruff
 
 # Passed on: `make test ARGS=name_of_a_test`, `make run ARGS=--help`.
 ARGS ?=
@@ -62,11 +64,11 @@ runtime: ## Build the runtime and the monitor, two static binaries
 
 .PHONY: test
 test: runtime ## Run all tests, against the real binaries
-	@$(NEED) buf perl strace
+	@$(NEED) buf perl strace pytest
 	@./scripts/test $(ARGS)
 
 .PHONY: check
-check: check-fmt check-proto check-gen check-clippy check-docs check-deny ## Run all checks that are no tests
+check: check-fmt check-proto check-gen check-clippy check-docs check-deny check-python ## Run all checks that are no tests
 
 .PHONY: check-fmt
 check-fmt: ## Check the format of Rust code
@@ -85,7 +87,7 @@ check-proto: ## Check the contract: lint, format, nothing released is broken
 .PHONY: check-gen
 check-gen: ## Check that committed generated code is fresh
 	$(call say,generated code)
-	@$(NEED) buf
+	@$(NEED) pytest
 	@./scripts/gen --check
 
 .PHONY: check-clippy
@@ -107,9 +109,17 @@ check-deny: ## Check dependencies: licences, bans, sources
 	@$(NEED) rust deny
 	@cargo deny --locked check --hide-inclusion-graph bans licenses sources
 
+.PHONY: check-python
+check-python: ## Check Python code: format, lint, types
+	$(call say,Python)
+	@$(NEED) pytest
+	@cd clients/python && $(SANDGATE_TOOLS)/pytest/bin/ruff check --quiet
+	@cd clients/python && $(SANDGATE_TOOLS)/pytest/bin/ruff format --quiet --check
+	@cd clients/python && $(SANDGATE_TOOLS)/pytest/bin/pyright --pythonpath $(SANDGATE_TOOLS)/pytest/bin/python
+
 .PHONY: gen
 gen: ## Write the generated code of the other languages
-	@$(NEED) buf
+	@$(NEED) pytest
 	@./scripts/gen
 
 .PHONY: bench

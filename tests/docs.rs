@@ -185,6 +185,8 @@ fn every_example_is_run() {
                 "rust" | "text announcement" => page == root().join("README.md"),
                 // Read by server/tests/config.rs.
                 "toml" => is("docs/server.md"),
+                // By clients/python/tests/test_package.py.
+                "python" => is("docs/python.md"),
                 other => other.strip_prefix("json ").is_some_and(|target| {
                     target.starts_with("RuntimeService/") || target.starts_with("SandboxService/")
                 }),
