@@ -11,28 +11,8 @@ mod killed;
 #[path = "life_faults/whole.rs"]
 mod whole;
 
-use std::time::Duration;
-
-use sandgate::{Command, Sandbox};
-use sandgate_tests::{procs, server::Server};
-
-/// Nothing here takes this long unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(150);
-
-/// Fails what hangs.
-async fn in_time<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, work)
-        .await
-        .unwrap_or_else(|_| panic!("it hangs"))
-}
-
-/// Runs a script, which must do well, and gives what it printed.
-async fn sh(sandbox: &Sandbox, script: &str) -> String {
-    let answer = sandbox.run(Command::shell(script)).send().await.unwrap();
-    let exit = answer.exec.unwrap().exit.unwrap();
-    assert_eq!(exit.status, Some(sandgate::v1::exec_exit::Status::Code(0)), "{script}");
-    String::from_utf8(answer.stdout.unwrap().head.to_vec()).unwrap()
-}
+use sandgate::Command;
+use sandgate_tests::{conformance::sh, in_time, procs, server::Server};
 
 /// A command that runs until it is killed, and can be found from outside.
 fn endless(mark: &str) -> Command {

@@ -17,20 +17,10 @@ mod told;
 #[path = "server_faults/work.rs"]
 mod work;
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use sandgate::{Address, Client, Command, Endpoint, Sandbox};
-use sandgate_tests::{procs, server::Server};
-
-/// Nothing here takes this long unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(150);
-
-/// Fails what hangs.
-async fn in_time<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, work)
-        .await
-        .unwrap_or_else(|_| panic!("it hangs"))
-}
+use sandgate_tests::{in_time, procs, server::Server};
 
 /// A client with a connection of its own.
 async fn connect(socket: &Path) -> Client {

@@ -21,7 +21,6 @@ use std::{
 use rustix::{
     fs::{CWD, Mode, OFlags, openat},
     io::{FdFlags, fcntl_setfd},
-    mount::{OpenTreeFlags, open_tree},
     process::{Pid, PidfdFlags, getuid, pidfd_open},
 };
 use sandgate_sys::{MountChange, Namespaces, Spawned};
@@ -34,7 +33,7 @@ use crate::{
     layout,
     record::{IsolationLevel, Network, Record, Root, UidRange},
     report::{During as _, Report, all_but, check_required},
-    status::{Cgroups, Mechanism, Running, Step, boot_id, mechanism, now_ms},
+    status::{Cgroups, Mechanism, Running, Step, boot_id, mechanism, now_ms, unique},
 };
 
 /// How long the inner half of the set-up may be silent. It takes milliseconds.
@@ -86,7 +85,7 @@ impl<'a> Isolated<'a> {
             record,
             how,
             listener,
-            incarnation: new_incarnation().during("make an incarnation")?,
+            incarnation: unique().during("make an incarnation")?,
             lacking: groups.lacking.clone(),
             groups,
             disk: None,
@@ -261,7 +260,7 @@ fn start_plain(record: &Record, how: &Boot, listener: &UnixListener) -> Result<B
     let home = std::env::current_dir().during("find the sandbox's directory")?;
     let workspace = home.join(layout::DISK).join("workspace");
     fs::create_dir_all(&workspace).during("make the workspace")?;
-    let incarnation = new_incarnation().during("make an incarnation")?;
+    let incarnation = unique().during("make an incarnation")?;
     inheritable(listener.as_fd())?;
     let mut argv = runtime_args(record, how, &incarnation, listener);
     argv.extend([
@@ -327,10 +326,7 @@ fn sealed(path: &Path) -> io::Result<Program<'_>> {
 /// The template's root, with its owners mapped as the child's users are.
 fn mapped(path: &Path, child: Pid) -> io::Result<OwnedFd> {
     let users = fs::File::open(format!("/proc/{}/ns/user", child.as_raw_nonzero()))?;
-    let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let tree = open_tree(CWD, path, clone)?;
-    sandgate_sys::change_mount(&tree, MountChange::Mapped(users.as_fd()), false)?;
-    Ok(tree)
+    inside::mount_of(path, MountChange::Mapped(users.as_fd()), false)
 }
 
 fn map_users(child: Pid, range: Option<UidRange>) -> io::Result<()> {
@@ -380,17 +376,6 @@ fn end(child: &Spawned) {
 
 fn inheritable(descriptor: BorrowedFd<'_>) -> Result<(), Failure> {
     fcntl_setfd(descriptor, FdFlags::empty()).during("pass descriptors on")
-}
-
-fn new_incarnation() -> io::Result<String> {
-    use std::fmt::Write as _;
-    let mut random = [0u8; 12];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    let mut name = String::with_capacity(2 * random.len());
-    for byte in random {
-        let _ = write!(name, "{byte:02x}");
-    }
-    Ok(name)
 }
 
 /// How long each step took.

@@ -47,7 +47,12 @@ impl Groups {
         groups.make_unified(parents, uid, owner);
         for (controller, parent) in &parents.v1 {
             let dir = parent.join(uid);
-            match make_group(&dir).and_then(|()| give(&dir, owner, controller == "memory")) {
+            let made = make_group(&dir).and_then(|()| match controller.as_str() {
+                // The others only limit: commands need no groups of their own in them.
+                "memory" => give(&dir, owner),
+                _ => Ok(()),
+            });
+            match made {
                 Ok(()) => {
                     groups.paths.v1.insert(controller.clone(), dir);
                 }
@@ -89,7 +94,7 @@ impl Groups {
         };
         let dir = parent.join(uid);
         let made = make_group(&dir).and_then(|()| {
-            give(&dir, owner, true)?;
+            give(&dir, owner)?;
             for controller in &parents.unified_controllers {
                 // Commands are counted apart, where that can be had.
                 for group in [&dir, &dir.join(EXECS)] {
@@ -201,11 +206,9 @@ impl Cgroups {
         if let Some(dir) = &self.unified {
             let _ = fs::write(dir.join("cgroup.kill"), "1");
         }
-        let begun = Instant::now();
+        let until = Instant::now() + PATIENCE;
         for dir in self.unified.iter().chain(self.v1.values()) {
-            while !remove_group(dir) && begun.elapsed() < PATIENCE {
-                thread::sleep(Duration::from_millis(5));
-            }
+            remove_until(dir, until);
         }
     }
 }
@@ -215,10 +218,7 @@ fn make_group(dir: &Path) -> io::Result<()> {
         // Left by an incarnation whose monitor was killed.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let _ = fs::write(dir.join("cgroup.kill"), "1");
-            let begun = Instant::now();
-            while !remove_group(dir) && begun.elapsed() < PATIENCE {
-                thread::sleep(Duration::from_millis(5));
-            }
+            remove_until(dir, Instant::now() + PATIENCE);
             fs::create_dir(dir)
         }
         made => made,
@@ -238,10 +238,7 @@ fn limit_memory(dir: &Path, v2: bool, bytes: u64) -> io::Result<()> {
 }
 
 /// Lets the sandbox make groups in `dir` and move its processes between them.
-fn give(dir: &Path, owner: u32, with_groups: bool) -> io::Result<()> {
-    if !with_groups {
-        return Ok(());
-    }
+fn give(dir: &Path, owner: u32) -> io::Result<()> {
     let (init, execs) = (dir.join(INIT), dir.join(EXECS));
     fs::create_dir(&init)?;
     fs::create_dir(&execs)?;
@@ -255,6 +252,13 @@ fn give(dir: &Path, owner: u32, with_groups: bool) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Removes a group, which may be in use for a moment after its last process has ended.
+fn remove_until(dir: &Path, until: Instant) {
+    while !remove_group(dir) && Instant::now() < until {
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Removes a group with those in it. Tells whether it is gone.

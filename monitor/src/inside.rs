@@ -156,7 +156,8 @@ impl Plan<'_> {
             for path in shown {
                 let tree = trees.next().map_or_else(|| shown_tree(path), Ok);
                 let what = format!("show {}", path.display());
-                tree.and_then(|tree| attach_shown(&tree, path))
+                // At the same place as on the host.
+                tree.and_then(|tree| Ok(attach(&tree, mount_point(path)?)?))
                     .needed_for(needed, what)?;
             }
         }
@@ -333,36 +334,27 @@ fn become_root() -> rustix::io::Result<()> {
     set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)
 }
 
-fn attach(mount: &OwnedFd, at: &str) -> rustix::io::Result<()> {
+fn attach(mount: &OwnedFd, at: impl rustix::path::Arg) -> rustix::io::Result<()> {
     move_mount(mount, "", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-/// A directory of the host with all that is mounted in it, read-only, to be attached elsewhere.
-pub(crate) fn shown_tree(path: &Path) -> io::Result<OwnedFd> {
-    let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+/// A mount of what is at a path, changed, to be attached elsewhere or never; if `recursive`, with all that is mounted in it.
+pub(crate) fn mount_of(path: &Path, change: MountChange<'_>, recursive: bool) -> io::Result<OwnedFd> {
+    let mut clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    clone.set(OpenTreeFlags::AT_RECURSIVE, recursive);
     let tree = open_tree(CWD, path, clone)?;
-    sandgate_sys::change_mount(&tree, MountChange::Harmless, true)?;
+    sandgate_sys::change_mount(&tree, change, recursive)?;
     Ok(tree)
 }
 
-/// Shows a directory of the host at the same place.
-fn attach_shown(tree: &OwnedFd, path: &Path) -> io::Result<()> {
-    let inside = mount_point(path)?;
-    Ok(move_mount(
-        tree,
-        "",
-        CWD,
-        inside,
-        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
-    )?)
+/// A directory of the host with all that is mounted in it, read-only.
+pub(crate) fn shown_tree(path: &Path) -> io::Result<OwnedFd> {
+    mount_of(path, MountChange::Harmless, true)
 }
 
 /// A program in a mount that can't be written: what runs inside could otherwise reach it through /proc/PID/exe.
 pub(crate) fn seal(path: &Path) -> io::Result<OwnedFd> {
-    let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let tree = open_tree(CWD, path, clone)?;
-    sandgate_sys::change_mount(&tree, MountChange::Harmless, false)?;
-    Ok(tree)
+    mount_of(path, MountChange::Harmless, false)
 }
 
 /// A directory of the root, made if it is missing, before it is entered. No part of it may be a link that a command has

@@ -24,5 +24,5 @@ pub use self::{
     life::run,
     record::{IsolationLevel, Limits, Network, Record, Root, Spec, UidRange, Variable},
     remove::{disk_bytes, remove_tree},
-    status::{Cause, Cgroups, Ended, Mechanism, Running, Status, Step, boot_id, mechanism, now_ms},
+    status::{Cause, Cgroups, Ended, Mechanism, Running, Status, Step, boot_id, mechanism, now_ms, unique},
 };

@@ -243,6 +243,16 @@ pub fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// A word that nobody else has: 24 hexadecimal digits.
+///
+/// # Errors
+/// When the kernel has no random numbers yet.
+pub fn unique() -> io::Result<String> {
+    let mut random = [0u8; 12];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// This boot of the machine.
 ///
 /// # Errors

@@ -23,7 +23,7 @@ pub use self::{
     error::{ConfigError, ConfigErrors, Place},
     filter::LogFilter,
     source::{ConfigFile, Process, Sources},
-    template::{Isolation, MECHANISMS, Network, Root, TemplateConfig},
+    template::{Isolation, Network, Root, TemplateConfig},
     units::{Cpus, Size, Span},
 };
 

@@ -45,8 +45,8 @@ async fn create(client: &Client) -> Created {
     created
 }
 
-/// Runs a script and gives what it printed.
-async fn sh(sandbox: &Sandbox, script: &str) -> String {
+/// Runs a script, which must do well, and gives what it printed.
+pub async fn sh(sandbox: &Sandbox, script: &str) -> String {
     let done = sandbox.run(Command::shell(script)).send().await.unwrap();
     let exit = done.exec.unwrap().exit.unwrap();
     let stderr = done.stderr.unwrap_or_default().head;

@@ -50,6 +50,14 @@ pub fn reason(status: &tonic::Status) -> ErrorReason {
     refusal.unwrap_or_else(|| panic!("no reason in {status:?}")).reason
 }
 
+/// Fails what hangs: no test of faults takes this long.
+pub async fn in_time<T>(work: impl Future<Output = T>) -> T {
+    let patience = std::time::Duration::from_secs(150);
+    tokio::time::timeout(patience, work)
+        .await
+        .unwrap_or_else(|_| panic!("it hangs"))
+}
+
 /// An id that no other exec of the test has.
 #[must_use]
 pub fn new_id(prefix: &str) -> String {

@@ -128,15 +128,15 @@ impl Server {
         command
     }
 
+    fn spawn(&self) -> Child {
+        let mut command = self.command();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
     /// Starts it, if it does not run, and waits until it answers.
     pub async fn restart(&mut self) {
         if self.child.is_none() {
-            let mut child = self
-                .command()
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
+            let mut child = self.spawn();
             // The announcement says that it listens. The pipe is read to its end, so that nothing blocks.
             let mut announced = BufReader::new(child.stdout.take().unwrap());
             let mut text = String::new();
@@ -152,12 +152,7 @@ impl Server {
     /// Starts it, if it does not run, and waits for nothing.
     pub fn begin(&mut self) {
         if self.child.is_none() {
-            let mut child = self
-                .command()
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
+            let mut child = self.spawn();
             let mut announced = child.stdout.take().unwrap();
             std::thread::spawn(move || announced.read_to_end(&mut Vec::new()));
             self.child = Some(child);

@@ -26,4 +26,4 @@ pub use self::{
     local::{Local, OpenError},
     settings::{Limits, Settings, Template, TemplateRoot, UidRanges},
 };
-pub use sandgate_monitor::{IsolationLevel, Limits as Resources, Network};
+pub use sandgate_monitor::{IsolationLevel, Limits as Resources, Network, mechanism};

@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use rustix::rand::{GetRandomFlags, getrandom};
 use sandgate_errors::Refusal;
 use sandgate_monitor::{Root, control::Boot};
 use sandgate_proto::v1::ErrorReason;
@@ -92,11 +91,9 @@ impl Drop for Counted {
     }
 }
 
-/// A word that nobody else has: 24 hexadecimal digits.
+/// A word that nobody else has.
 pub(crate) fn unique() -> Result<String, Refusal> {
-    let mut random = [0u8; 12];
-    getrandom(&mut random, GetRandomFlags::empty()).map_err(|error| internal(format!("no random numbers: {error}")))?;
-    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+    sandgate_monitor::unique().map_err(|error| internal(format!("no random numbers: {error}")))
 }
 
 pub(crate) fn internal(message: impl Into<String>) -> Refusal {

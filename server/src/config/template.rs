@@ -5,6 +5,8 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
+use sandgate_local::mechanism;
+
 use super::{
     nearest,
     reader::{Reader, Section},
@@ -14,29 +16,6 @@ use super::{
 
 /// The template that is always there.
 pub(super) const DEFAULT: &str = "default";
-
-/// Isolation mechanisms by the names that `Sandbox.isolation` has for them.
-pub const MECHANISMS: [&str; 19] = [
-    "namespace.user",
-    "namespace.mount",
-    "namespace.pid",
-    "namespace.network",
-    "namespace.ipc",
-    "namespace.uts",
-    "namespace.cgroup",
-    "uid.range",
-    "root.overlay",
-    "no_new_privs",
-    "capabilities",
-    "seccomp",
-    "landlock",
-    "rlimits",
-    "cgroup.memory",
-    "cgroup.pids",
-    "cgroup.cpu",
-    "cgroup.kill",
-    "disk.size",
-];
 
 /// What a sandbox is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,8 +119,8 @@ impl TemplateConfig {
 
     fn check<'a>(&self, reader: &mut Reader<'a>, section: &Section<'a>) {
         for name in &self.require {
-            if !MECHANISMS.contains(&name.as_str()) {
-                let problem = format!("no mechanism {name:?}; {}", nearest::among(name, &MECHANISMS));
+            if !mechanism::ALL.contains(&name.as_str()) {
+                let problem = format!("no mechanism {name:?}; {}", nearest::among(name, &mechanism::ALL));
                 reader.wrong(section, "require", problem);
             }
         }
