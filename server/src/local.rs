@@ -5,29 +5,19 @@ use std::{path::Path, sync::Arc};
 use sandgate_local::{
     IsolationLevel, Limits, Local, OpenError, Resources, Settings, Template, TemplateRoot, UidRanges,
 };
+use sandgate_provider::limits::DefaultSpans;
 
-use crate::config::{Config, ConfigError, ConfigErrors, Isolation, Network, Root, Size, Span, TemplateConfig};
-
-/// Why there is no provider.
-#[derive(Debug, thiserror::Error)]
-pub enum ProviderError {
-    /// What the configuration names is not on this machine, or not as it must be.
-    #[error(transparent)]
-    Config(#[from] ConfigErrors),
-    /// The machine or the state directory.
-    #[error("can't have sandboxes here: {0}")]
-    Open(#[source] OpenError),
-}
+use crate::{
+    config::{Config, ConfigError, Isolation, LocalConfig, Network, Root, Size, Span, TemplateConfig},
+    provider::{ProviderError, spans},
+};
 
 /// Opens the provider of sandboxes on this machine. The caller has the state directory and keeps it.
-///
-/// # Errors
-/// When something is missing without which no sandbox can be made.
-pub async fn open(config: &Config, state_dir: &Path) -> Result<Arc<Local>, ProviderError> {
-    let opened = Local::open(settings(config, state_dir)).await;
+pub(crate) async fn open(config: &Config, local: &LocalConfig, state_dir: &Path) -> Result<Arc<Local>, ProviderError> {
+    let opened = Local::open(settings(config, local, state_dir)).await;
     opened.map_err(|error| match mistake(config, &error) {
         Some(mistake) => ProviderError::Config(mistake.into()),
-        None => ProviderError::Open(error),
+        None => ProviderError::Local(error),
     })
 }
 
@@ -38,31 +28,25 @@ fn mistake(config: &Config, error: &OpenError) -> Option<ConfigError> {
         OpenError::Template { template, key, problem } => (&["template", template], *key, problem.clone()),
         _ => return None,
     };
-    Some(ConfigError {
-        place: config.place(section, key),
-        key: [section, &[key]].concat().join("."),
-        problem,
-    })
+    Some(config.mistake(section, key, problem))
 }
 
-fn settings(config: &Config, state_dir: &Path) -> Settings {
-    let limits = &config.limits;
-    let templates = config.templates.iter();
+fn settings(config: &Config, local: &LocalConfig, state_dir: &Path) -> Settings {
+    let templates = local.templates.iter();
     Settings {
         state_dir: state_dir.to_owned(),
-        runtime_bin: config.runtime_bin.clone(),
-        monitor_bin: config.monitor_bin.clone(),
+        runtime_bin: local.runtime_bin.clone(),
+        monitor_bin: local.monitor_bin.clone(),
         templates: templates
             .map(|(name, config)| (name.clone(), template(config)))
             .collect(),
-        default_template: config.default_template.clone(),
+        default_template: local.default_template.clone(),
         limits: Limits {
-            sandboxes: count(limits.sandboxes),
-            execs_per_sandbox: count(limits.execs_per_sandbox),
-            max_ttl: limits.max_ttl.map(Span::get),
-            max_idle: limits.max_idle.map(Span::get),
+            sandboxes: count(local.sandboxes),
+            execs_per_sandbox: count(local.execs_per_sandbox),
+            spans: spans(config),
         },
-        cgroup_parent: config.cgroup_parent.clone(),
+        cgroup_parent: local.cgroup_parent.clone(),
         uids: UidRanges::default(),
     }
 }
@@ -88,8 +72,10 @@ fn template(config: &TemplateConfig) -> Template {
             disk: config.disk.map(Size::bytes),
             open_files: Some(config.open_files),
         },
-        ttl: config.ttl.map(Span::get),
-        idle: config.idle.map(Span::get),
+        spans: DefaultSpans {
+            ttl: config.ttl.map(Span::get),
+            idle: config.idle.map(Span::get),
+        },
         require: config.require.clone(),
         isolation: match config.isolation {
             Isolation::Full => IsolationLevel::Full,

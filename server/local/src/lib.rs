@@ -8,8 +8,6 @@
 mod actor;
 mod carrier;
 mod cgroups;
-mod inside;
-mod limits;
 mod local;
 mod monitor;
 mod ranges;

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use prost_types::Timestamp;
 use sandgate_monitor::{Cause, Ended, Mechanism, Record, Running, Status};
 use sandgate_proto::v1::{
     Capability, CapabilityLevel, ColdReason, Connection, ConnectionMode, EndCause, IncarnationEnd, IsolationMechanism,
     Sandbox, SandboxState, StartKind, StartReport, StartStep,
 };
+use sandgate_provider::limits::{duration, timestamp};
 
-use crate::{limits::time, started::Started};
+use crate::started::Started;
 
 /// What runs inside.
 const DRIVER: &str = "sandgate-runtime";
@@ -173,18 +173,6 @@ fn start_report(started: &Started) -> StartReport {
     }
 }
 
-pub(crate) fn timestamp(ms: u64) -> Timestamp {
-    time(ms).into()
-}
-
-/// A span, or the longest that there is room for.
-pub(crate) fn duration(span: Duration) -> prost_types::Duration {
-    span.try_into().unwrap_or(prost_types::Duration {
-        seconds: 315_576_000_000,
-        nanos: 0,
-    })
-}
-
 #[cfg(test)]
 pub(crate) mod testing {
     //! Things for tests.
@@ -192,6 +180,7 @@ pub(crate) mod testing {
     use std::collections::BTreeMap;
 
     use sandgate_monitor::{IsolationLevel, Limits, Network, Root, Spec};
+    use sandgate_provider::limits::DefaultSpans;
 
     use super::*;
     use crate::settings::{Template, TemplateRoot};
@@ -204,8 +193,10 @@ pub(crate) mod testing {
             user: "sandbox".to_owned(),
             network: Network::None,
             resources: Limits::default(),
-            ttl: Some(Duration::from_secs(3600)),
-            idle: None,
+            spans: DefaultSpans {
+                ttl: Some(Duration::from_secs(3600)),
+                idle: None,
+            },
             require: Vec::new(),
             isolation: IsolationLevel::Full,
         }
@@ -301,11 +292,5 @@ mod tests {
         assert_eq!(ended.state(), SandboxState::Suspended);
         assert_eq!(ended.last_end.unwrap().cause(), EndCause::Crashed);
         assert_eq!(ended.capabilities.len(), 2);
-    }
-
-    #[test]
-    fn the_longest_spans_can_be_said() {
-        assert_eq!(duration(Duration::MAX).seconds, 315_576_000_000);
-        assert_eq!(duration(Duration::from_millis(1500)).nanos, 500_000_000);
     }
 }

@@ -1,8 +1,9 @@
 //! What the provider is told: plain values, already checked as far as a configuration can be by itself.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf};
 
 use sandgate_monitor::{IsolationLevel, Limits as Resources, Network};
+use sandgate_provider::limits::{DefaultSpans, Spans};
 
 /// What the provider works with.
 #[derive(Debug, Clone)]
@@ -32,10 +33,8 @@ pub struct Limits {
     pub sandboxes: usize,
     /// Commands alive at once in one sandbox.
     pub execs_per_sandbox: usize,
-    /// The longest life. `None`: any, also for ever.
-    pub max_ttl: Option<Duration>,
-    /// The longest idle limit. `None`: any, also for ever.
-    pub max_idle: Option<Duration>,
+    /// The longest life and idle limit.
+    pub spans: Spans,
 }
 
 /// What a sandbox is made from.
@@ -53,10 +52,8 @@ pub struct Template {
     pub network: Network,
     /// What it may use.
     pub resources: Resources,
-    /// How long it lives, if the caller does not say. `None`: as long as the server allows.
-    pub ttl: Option<Duration>,
-    /// How long it may idle, if the caller does not say. `None`: for ever.
-    pub idle: Option<Duration>,
+    /// How long it lives and may idle, if the caller does not say.
+    pub spans: DefaultSpans,
     /// Mechanisms without which Create fails.
     pub require: Vec<String>,
     /// How far it is kept apart.

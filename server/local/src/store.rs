@@ -15,11 +15,10 @@ use rustix::{
     io::Errno,
 };
 use sandgate_monitor::{Record, Root, Status, UidRange, layout, now_ms, remove_tree};
-use sandgate_provider::Name;
-
+use sandgate_provider::{Name, limits::millis};
 use tokio::time::{self, Instant};
 
-use crate::{limits::millis, started::Started};
+use crate::started::Started;
 
 /// How long something damaged is kept for a person to look at.
 const KEEP_DAMAGED: Duration = Duration::from_secs(7 * 24 * 3600);

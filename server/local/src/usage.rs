@@ -9,8 +9,7 @@ use std::{
 
 use sandgate_monitor::{Cgroups, Limits, disk_bytes, layout, now_ms};
 use sandgate_proto::v1::Usage;
-
-use crate::sandbox::{duration, timestamp};
+use sandgate_provider::limits::{duration, timestamp};
 
 /// Above this, v1 means "no limit": the largest number of whole pages.
 const V1_UNLIMITED: u64 = 1 << 62;

@@ -3,6 +3,7 @@
 use std::{fmt, io};
 
 use async_trait::async_trait;
+use http::HeaderValue;
 use sandgate_proto::v1::ConnectionMode;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -22,4 +23,14 @@ pub trait Carrier: fmt::Debug + Send + Sync {
     /// # Errors
     /// When nothing answers there now.
     async fn open(&self) -> io::Result<Box<dyn ByteStream>>;
+
+    /// Whether commands run inside that only this process knows of: nothing inside keeps such a sandbox from idling.
+    fn is_busy(&self) -> bool {
+        false
+    }
+
+    /// What each call has to show: the value of its `authorization` header. `None`: whoever gets there may call.
+    fn credential(&self) -> Option<HeaderValue> {
+        None
+    }
 }

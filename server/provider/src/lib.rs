@@ -6,7 +6,10 @@
 #![forbid(unsafe_code)]
 
 mod carrier;
+pub mod finding;
+pub mod inside;
 mod labels;
+pub mod limits;
 mod link;
 mod name;
 mod provider;
@@ -15,8 +18,9 @@ mod table;
 
 pub use self::{
     carrier::{ByteStream, Carrier},
+    finding::{Finding, Verdict},
     labels::check_labels,
-    link::Link,
+    link::{Conduit, Link},
     name::Name,
     provider::{Begun, Change, End, NewSandbox, Provider, Removed},
     selector::Selector,

@@ -3,16 +3,19 @@
 use std::{
     io,
     sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
+use http::{Request, header::AUTHORIZATION};
 use hyper_util::rt::TokioIo;
 use sandgate_proto::runtime::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::{
+    body::Body,
     client::Grpc,
     transport::{Channel, Endpoint, Uri},
 };
-use tower::service_fn;
+use tower::{Service, service_fn};
 
 use crate::carrier::Carrier;
 
@@ -29,6 +32,13 @@ const MESSAGE_LIMIT: usize = 4 << 20;
 pub struct Link {
     carrier: Arc<dyn Carrier>,
     open: Arc<Mutex<Option<Open>>>,
+}
+
+/// A connection that shows what each call has to show.
+#[derive(Debug, Clone)]
+pub struct Conduit {
+    channel: Channel,
+    carrier: Arc<dyn Carrier>,
 }
 
 #[derive(Debug)]
@@ -57,18 +67,25 @@ impl Link {
 
     /// A client. Its connection is opened by the first call, shared by all, and opened again when it was lost.
     #[must_use]
-    pub fn client(&self) -> RuntimeServiceClient<Channel> {
-        RuntimeServiceClient::new(self.channel())
+    pub fn client(&self) -> RuntimeServiceClient<Conduit> {
+        RuntimeServiceClient::new(self.conduit())
             .max_decoding_message_size(MESSAGE_LIMIT)
             .max_encoding_message_size(MESSAGE_LIMIT)
     }
 
     /// The same connection for calls whose answers are decoded as something else than the runtime's own types.
     #[must_use]
-    pub fn grpc(&self) -> Grpc<Channel> {
-        Grpc::new(self.channel())
+    pub fn grpc(&self) -> Grpc<Conduit> {
+        Grpc::new(self.conduit())
             .max_decoding_message_size(MESSAGE_LIMIT)
             .max_encoding_message_size(MESSAGE_LIMIT)
+    }
+
+    fn conduit(&self) -> Conduit {
+        Conduit {
+            channel: self.channel(),
+            carrier: Arc::clone(&self.carrier),
+        }
     }
 
     fn channel(&self) -> Channel {
@@ -88,6 +105,25 @@ impl Link {
         if open.as_ref().is_some_and(|open| open.used.elapsed() >= span) {
             *open = None;
         }
+    }
+}
+
+// === impl Conduit ===
+
+impl Service<Request<Body>> for Conduit {
+    type Response = <Channel as Service<Request<Body>>>::Response;
+    type Error = <Channel as Service<Request<Body>>>::Error;
+    type Future = <Channel as Service<Request<Body>>>::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.channel.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        if let Some(credential) = self.carrier.credential() {
+            request.headers_mut().insert(AUTHORIZATION, credential);
+        }
+        self.channel.call(request)
     }
 }
 

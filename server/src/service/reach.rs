@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use sandgate_errors::{DOMAIN, Refusal};
 use sandgate_proto::v1::{ErrorReason, Sandbox, SandboxState};
-use sandgate_provider::{Link, Name, Provider};
-use tonic::{Code, Status, client::Grpc, transport::Channel};
+use sandgate_provider::{Conduit, Link, Name, Provider};
+use tonic::{Code, Status, client::Grpc};
 use tonic_types::StatusExt as _;
 
 use super::{Sandboxes, check::DEFAULT_WAIT, stopping};
@@ -102,7 +102,7 @@ fn not_that_incarnation(sandbox: &Sandbox, expected: &str) -> Refusal {
 
 impl Reached {
     /// A connection that takes a call.
-    pub(super) async fn grpc(&self) -> Result<Grpc<Channel>, Status> {
+    pub(super) async fn grpc(&self) -> Result<Grpc<Conduit>, Status> {
         let mut grpc = self.link.grpc();
         match grpc.ready().await {
             Ok(()) => Ok(grpc),

@@ -4,16 +4,19 @@ use std::{fs, path::Path};
 
 use sandgate_errors::Refusal;
 use sandgate_monitor::{
-    IsolationLevel, Record, Running, Step,
+    IsolationLevel, Record, Running, Step, Variable,
     control::{Failure, Request, Said},
     layout,
 };
-use sandgate_proto::v1::{EndCause, ErrorReason, SandboxState};
+use sandgate_proto::{
+    runtime::v1::EnvVar,
+    v1::{EndCause, ErrorReason, SandboxState},
+};
+use sandgate_provider::inside;
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{Actor, NoMonitor, failed};
 use crate::{
-    inside,
     monitor::Monitor,
     shared::{RETRY_AFTER, internal},
     started::{Started, step},
@@ -207,8 +210,9 @@ impl Actor {
             return Err(internal("its monitor has ended"));
         };
         self.running = Some(running.clone());
+        let env: Vec<_> = self.record.env.iter().map(env_var).collect();
         let hello = tokio::select! {
-            hello = inside::greet(&link, &self.record.env) => hello,
+            hello = inside::greet(&link, &env) => hello,
             end = monitor.end() => {
                 let dir = self.slot.place.get();
                 let why = match end {
@@ -305,5 +309,13 @@ fn log_end(dir: &Path) -> String {
         String::new()
     } else {
         format!(" (its log: {end})")
+    }
+}
+
+fn env_var(variable: &Variable) -> EnvVar {
+    EnvVar {
+        name: variable.name.clone(),
+        value: variable.value.clone(),
+        value_raw: variable.raw.clone().into(),
     }
 }

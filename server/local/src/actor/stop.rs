@@ -8,13 +8,11 @@ use sandgate_monitor::{
     now_ms,
 };
 use sandgate_proto::v1::{EndCause, ErrorReason, Sandbox, SandboxState};
-use sandgate_provider::Removed;
+use sandgate_provider::{Removed, inside, limits::millis};
 use tokio::time::{self, Instant};
 
 use super::{Actor, NoMonitor, failed, start::refused};
 use crate::{
-    inside,
-    limits::millis,
     shared::{internal, not_found},
     slot::Command,
 };

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use sandgate_errors::Refusal;
 use sandgate_monitor::{Record, control::Request, now_ms};
 use sandgate_proto::v1::{ErrorReason, Sandbox};
-use sandgate_provider::Change;
+use sandgate_provider::{Change, inside};
 
 use super::{Actor, failed};
-use crate::{inside, sandbox};
+use crate::sandbox;
 
 // === impl Actor ===
 
@@ -40,10 +40,17 @@ impl Actor {
         let template = settings.templates.get(&self.record.template);
         let mut record = self.record.clone();
         if let Some(end) = change.end {
-            record.deadline_ms = settings.limits.deadline(end, template, now_ms())?;
+            record.deadline_ms =
+                settings
+                    .limits
+                    .spans
+                    .deadline(end, template.map(|template| template.spans), now_ms())?;
         }
         if let Some(idle) = change.idle_limit {
-            record.idle_limit_ms = settings.limits.idle(Some(idle), template)?;
+            record.idle_limit_ms = settings
+                .limits
+                .spans
+                .idle(Some(idle), template.map(|template| template.spans))?;
         }
         if let Some(labels) = change.labels {
             record.labels = labels;
@@ -59,7 +66,13 @@ impl Actor {
         if self.running.is_none() {
             return Ok(());
         }
-        let told = inside::set_limits(&self.slot.link(), &self.record, now_ms()).await;
+        let told = inside::set_limits(
+            &self.slot.link(),
+            self.record.deadline_ms,
+            self.record.idle_limit_ms,
+            now_ms(),
+        )
+        .await;
         told.map_err(|status| {
             let message = format!(
                 "the change is noted, and what runs inside could not be told ({}); try again",

@@ -83,8 +83,8 @@ impl Shared {
         };
         let limits = &self.settings.limits;
         let now = now_ms();
-        let deadline_ms = limits.deadline(wanted.end, Some(settings), now)?;
-        let idle_limit_ms = limits.idle(wanted.idle_limit, Some(settings))?;
+        let deadline_ms = limits.spans.deadline(wanted.end, Some(settings.spans), now)?;
+        let idle_limit_ms = limits.spans.idle(wanted.idle_limit, Some(settings.spans))?;
         let live = Arc::clone(&self.live).try_acquire_owned();
         let live = live.map_err(|_| too_many(limits.sandboxes))?;
         let range = match &self.ranges {

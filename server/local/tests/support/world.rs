@@ -21,7 +21,10 @@ use sandgate_proto::{
     runtime::v1::{Argv, ExecSpec, RunRequest, exec_exit::Status, exec_spec},
     v1::{ConnectionMode, Sandbox, SandboxState},
 };
-use sandgate_provider::{End, Name, NewSandbox, Provider as _};
+use sandgate_provider::{
+    End, Name, NewSandbox, Provider as _,
+    limits::{DefaultSpans, Spans},
+};
 use tokio::time::timeout;
 
 pub const LONG: Duration = Duration::from_secs(60);
@@ -47,8 +50,10 @@ pub fn settings(state: &Path) -> Settings {
             pids: Some(256),
             ..Resources::default()
         },
-        ttl: Some(Duration::from_secs(600)),
-        idle: None,
+        spans: DefaultSpans {
+            ttl: Some(Duration::from_secs(600)),
+            idle: None,
+        },
         require: Vec::new(),
         isolation: IsolationLevel::Full,
     };
@@ -73,8 +78,10 @@ pub fn settings(state: &Path) -> Settings {
         limits: Limits {
             sandboxes: 4,
             execs_per_sandbox: 64,
-            max_ttl: Some(Duration::from_secs(3600)),
-            max_idle: None,
+            spans: Spans {
+                max_ttl: Some(Duration::from_secs(3600)),
+                max_idle: None,
+            },
         },
         // Tests of other programs may be in the one below ours.
         cgroup_parent: Some(format!("/sandgate-local-{}", std::process::id()).into()),

@@ -1,16 +1,17 @@
-//! What the provider itself says to the runtime inside a sandbox.
+//! What a provider itself says to what runs inside a sandbox.
 
 use std::time::Duration;
 
-use sandgate_monitor::{Record, Variable};
 use sandgate_proto::runtime::v1::{
     ConfigureRequest, ConfiguredEnv, EnvVar, HelloRequest, HelloResponse, ListExecsRequest, StopRequest,
 };
-use sandgate_provider::Link;
 use tokio::time;
 use tonic::{Code, Status};
 
-use crate::sandbox::{duration, timestamp};
+use crate::{
+    limits::{duration, timestamp},
+    link::Link,
+};
 
 /// The newest protocol generation that we speak.
 const GENERATION: u32 = 1;
@@ -26,7 +27,10 @@ const PAGE: u32 = 1000;
 const NEVER_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
 
 /// Gives a runtime its environment, and asks who it is. Tries again while nothing answers yet.
-pub(crate) async fn greet(link: &Link, env: &[Variable]) -> Result<HelloResponse, Status> {
+///
+/// # Errors
+/// When it still does not, or refuses.
+pub async fn greet(link: &Link, env: &[EnvVar]) -> Result<HelloResponse, Status> {
     let late = |_| Status::deadline_exceeded("what runs inside does not answer");
     let greeted = async {
         loop {
@@ -39,14 +43,9 @@ pub(crate) async fn greet(link: &Link, env: &[Variable]) -> Result<HelloResponse
     time::timeout(FIRST_ANSWER, greeted).await.map_err(late)?
 }
 
-async fn greet_once(link: &Link, env: &[Variable]) -> Result<HelloResponse, Status> {
-    let vars = env.iter().map(|variable| EnvVar {
-        name: variable.name.clone(),
-        value: variable.value.clone(),
-        value_raw: variable.raw.clone().into(),
-    });
+async fn greet_once(link: &Link, env: &[EnvVar]) -> Result<HelloResponse, Status> {
     let configure = ConfigureRequest {
-        env: Some(ConfiguredEnv { vars: vars.collect() }),
+        env: Some(ConfiguredEnv { vars: env.to_vec() }),
         ..ConfigureRequest::default()
     };
     let (mut one, mut other) = (link.client(), link.client());
@@ -55,11 +54,19 @@ async fn greet_once(link: &Link, env: &[Variable]) -> Result<HelloResponse, Stat
     Ok(hello.into_inner())
 }
 
-/// Tells a runtime its deadline and idle limit.
-pub(crate) async fn set_limits(link: &Link, record: &Record, now_ms: u64) -> Result<(), Status> {
+/// Tells a runtime its deadline and idle limit, in milliseconds.
+///
+/// # Errors
+/// When it can't be reached, or refuses.
+pub async fn set_limits(
+    link: &Link,
+    deadline_ms: Option<u64>,
+    idle_ms: Option<u64>,
+    now_ms: u64,
+) -> Result<(), Status> {
     let request = ConfigureRequest {
-        deadline: Some(timestamp(record.deadline_ms.unwrap_or(now_ms + NEVER_MS))),
-        idle_limit: Some(duration(Duration::from_millis(record.idle_limit_ms.unwrap_or(0)))),
+        deadline: Some(timestamp(deadline_ms.unwrap_or(now_ms + NEVER_MS))),
+        idle_limit: Some(duration(Duration::from_millis(idle_ms.unwrap_or(0)))),
         ..ConfigureRequest::default()
     };
     let mut client = link.client();
@@ -67,7 +74,10 @@ pub(crate) async fn set_limits(link: &Link, record: &Record, now_ms: u64) -> Res
 }
 
 /// Tells a runtime to end everything. `grace` of `None`: at once.
-pub(crate) async fn stop(link: &Link, grace: Option<Duration>) -> Result<(), Status> {
+///
+/// # Errors
+/// When it can't be reached, or refuses.
+pub async fn stop(link: &Link, grace: Option<Duration>) -> Result<(), Status> {
     let request = StopRequest {
         expected_incarnation: String::new(),
         grace: grace.map(duration),
@@ -77,7 +87,7 @@ pub(crate) async fn stop(link: &Link, grace: Option<Duration>) -> Result<(), Sta
 }
 
 /// How many execs have a process alive, as far as that can be had quickly.
-pub(crate) async fn alive_execs(link: &Link) -> u32 {
+pub async fn alive_execs(link: &Link) -> u32 {
     let count = async {
         let mut client = link.client();
         let mut request = ListExecsRequest {

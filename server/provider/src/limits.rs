@@ -2,19 +2,37 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use prost_types::Timestamp;
 use sandgate_errors::Refusal;
-use sandgate_provider::End;
 
-use crate::settings::{Limits, Template};
+use crate::provider::End;
 
-// === impl Limits ===
+/// The longest that callers may ask for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Spans {
+    /// The longest life. `None`: any, also for ever.
+    pub max_ttl: Option<Duration>,
+    /// The longest idle limit. `None`: any, also for ever.
+    pub max_idle: Option<Duration>,
+}
 
-impl Limits {
+/// What a template says for callers that ask for nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DefaultSpans {
+    /// How long a sandbox lives. `None`: as long as the server allows.
+    pub ttl: Option<Duration>,
+    /// How long it may idle. `None`: for ever.
+    pub idle: Option<Duration>,
+}
+
+// === impl Spans ===
+
+impl Spans {
     /// The deadline in milliseconds since 1970; `None`: never.
     ///
     /// # Errors
     /// INVALID_ARGUMENT when it is over, or later than the server allows.
-    pub(crate) fn deadline(&self, end: End, template: Option<&Template>, now_ms: u64) -> Result<Option<u64>, Refusal> {
+    pub fn deadline(&self, end: End, template: Option<DefaultSpans>, now_ms: u64) -> Result<Option<u64>, Refusal> {
         let ttl = match end {
             End::Default => {
                 let default = template.and_then(|template| template.ttl);
@@ -24,7 +42,7 @@ impl Limits {
                 let Some(max) = self.max_ttl else {
                     return Ok(None);
                 };
-                let message = format!("every sandbox has an end here, at most {} from now", Span(max));
+                let message = format!("every sandbox has an end here, at most {} from now", ForPeople(max));
                 return Err(Refusal::invalid("deadline", message));
             }
             End::After(ttl) if ttl.is_zero() => return Err(Refusal::invalid("ttl", "must be more than 0")),
@@ -45,7 +63,10 @@ impl Limits {
         };
         match self.max_ttl {
             Some(max) if ttl > max => {
-                let message = format!("at most {} from now: this is the server's limits.max_ttl", Span(max));
+                let message = format!(
+                    "at most {} from now: this is the server's limits.max_ttl",
+                    ForPeople(max)
+                );
                 Err(Refusal::invalid(field, message))
             }
             _ => Ok(Some(after(now_ms, ttl))),
@@ -56,7 +77,7 @@ impl Limits {
     ///
     /// # Errors
     /// INVALID_ARGUMENT when it is longer than the server allows.
-    pub(crate) fn idle(&self, asked: Option<Duration>, template: Option<&Template>) -> Result<Option<u64>, Refusal> {
+    pub fn idle(&self, asked: Option<Duration>, template: Option<DefaultSpans>) -> Result<Option<u64>, Refusal> {
         let default = template.map(|template| template.idle);
         let Some(asked) = asked else {
             let default = default.flatten();
@@ -66,7 +87,7 @@ impl Limits {
         let for_ever = asked.is_zero();
         match self.max_idle {
             Some(max) if asked > max || (for_ever && default != Some(None)) => {
-                let message = format!("at most {}: this is the server's limits.max_idle", Span(max));
+                let message = format!("at most {}: this is the server's limits.max_idle", ForPeople(max));
                 Err(Refusal::invalid("idle_limit", message))
             }
             _ => Ok((!for_ever).then(|| millis(asked).max(1))),
@@ -85,21 +106,39 @@ fn after(now_ms: u64, span: Duration) -> u64 {
     now_ms.saturating_add(millis(span))
 }
 
-pub(crate) fn millis(span: Duration) -> u64 {
+/// Whole milliseconds, or the most that there is room for.
+#[must_use]
+pub fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The time that many milliseconds after 1970, or the last that there is room for.
-pub(crate) fn time(ms: u64) -> SystemTime {
+#[must_use]
+pub fn time(ms: u64) -> SystemTime {
     // The last second of the year 9999, which is the last that a protobuf timestamp has.
     const LAST: u64 = 253_402_300_799_000;
     UNIX_EPOCH + Duration::from_millis(ms.min(LAST))
 }
 
-/// A span for a person.
-struct Span(Duration);
+/// The same for messages.
+#[must_use]
+pub fn timestamp(ms: u64) -> Timestamp {
+    time(ms).into()
+}
 
-impl std::fmt::Display for Span {
+/// A span for messages, or the longest that there is room for.
+#[must_use]
+pub fn duration(span: Duration) -> prost_types::Duration {
+    span.try_into().unwrap_or(prost_types::Duration {
+        seconds: 315_576_000_000,
+        nanos: 0,
+    })
+}
+
+/// A span for a person.
+struct ForPeople(Duration);
+
+impl std::fmt::Display for ForPeople {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let seconds = self.0.as_secs();
         for (unit, each) in [("d", 86_400), ("h", 3600), ("m", 60)] {
@@ -114,26 +153,20 @@ impl std::fmt::Display for Span {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sandbox::testing::template;
 
     const HOUR: Duration = Duration::from_secs(3600);
     const NOW: u64 = 1_700_000_000_000;
 
-    fn limits(max_ttl: Option<Duration>, max_idle: Option<Duration>) -> Limits {
-        Limits {
-            sandboxes: 10,
-            execs_per_sandbox: 10,
-            max_ttl,
-            max_idle,
-        }
+    fn limits(max_ttl: Option<Duration>, max_idle: Option<Duration>) -> Spans {
+        Spans { max_ttl, max_idle }
     }
 
     #[test]
     fn a_deadline_is_asked_for_or_the_templates_and_never_too_late() {
         let capped = limits(Some(2 * HOUR), None);
-        let mut template = template();
+        let mut template = DefaultSpans::default();
         template.ttl = Some(HOUR);
-        let deadline = |limits: &Limits, end| limits.deadline(end, Some(&template), NOW);
+        let deadline = |limits: &Spans, end| limits.deadline(end, Some(template), NOW);
         let hours = |n: u64| NOW + n * 3_600_000;
         assert_eq!(deadline(&capped, End::Default), Ok(Some(hours(1))));
         assert_eq!(deadline(&capped, End::After(2 * HOUR)), Ok(Some(hours(2))));
@@ -156,30 +189,36 @@ mod tests {
 
     #[test]
     fn a_template_lives_no_longer_than_the_server_allows() {
-        let mut template = template();
+        let mut template = DefaultSpans::default();
         let capped = limits(Some(HOUR), None);
         for ttl in [None, Some(5 * HOUR)] {
             template.ttl = ttl;
-            assert_eq!(capped.deadline(End::Default, Some(&template), 0), Ok(Some(3_600_000)));
+            assert_eq!(capped.deadline(End::Default, Some(template), 0), Ok(Some(3_600_000)));
         }
         template.ttl = None;
-        assert_eq!(limits(None, None).deadline(End::Default, Some(&template), 0), Ok(None));
+        assert_eq!(limits(None, None).deadline(End::Default, Some(template), 0), Ok(None));
     }
 
     #[test]
     fn for_ever_may_be_asked_for_where_it_is_had_without_asking() {
         let capped = limits(None, Some(HOUR));
-        let mut template = template();
+        let mut template = DefaultSpans::default();
         template.idle = None;
-        assert_eq!(capped.idle(None, Some(&template)), Ok(None));
-        assert_eq!(capped.idle(Some(Duration::ZERO), Some(&template)), Ok(None));
+        assert_eq!(capped.idle(None, Some(template)), Ok(None));
+        assert_eq!(capped.idle(Some(Duration::ZERO), Some(template)), Ok(None));
         assert!(capped.idle(Some(Duration::ZERO), None).is_err());
-        assert!(capped.idle(Some(2 * HOUR), Some(&template)).is_err());
+        assert!(capped.idle(Some(2 * HOUR), Some(template)).is_err());
         template.idle = Some(2 * HOUR);
-        assert_eq!(capped.idle(None, Some(&template)), Ok(Some(3_600_000)));
-        assert!(capped.idle(Some(Duration::ZERO), Some(&template)).is_err());
-        assert_eq!(capped.idle(Some(HOUR), Some(&template)), Ok(Some(3_600_000)));
-        assert_eq!(limits(None, None).idle(Some(Duration::ZERO), Some(&template)), Ok(None));
+        assert_eq!(capped.idle(None, Some(template)), Ok(Some(3_600_000)));
+        assert!(capped.idle(Some(Duration::ZERO), Some(template)).is_err());
+        assert_eq!(capped.idle(Some(HOUR), Some(template)), Ok(Some(3_600_000)));
+        assert_eq!(limits(None, None).idle(Some(Duration::ZERO), Some(template)), Ok(None));
+    }
+
+    #[test]
+    fn the_longest_spans_can_be_said() {
+        assert_eq!(duration(Duration::MAX).seconds, 315_576_000_000);
+        assert_eq!(duration(Duration::from_millis(1500)).nanos, 500_000_000);
     }
 
     #[test]
