@@ -64,11 +64,20 @@ runtime: ## Build the runtime and the monitor, two static binaries
 
 .PHONY: test
 test: runtime ## Run all tests, against the real binaries
-	@$(NEED) buf perl strace pytest
+	@$(NEED) buf perl strace pytest dcode cluster helm
 	@./scripts/test $(ARGS)
 
+.PHONY: cluster
+cluster: runtime ## Bring up a real Kubernetes of one node to test with
+	@$(NEED) cluster
+	@./scripts/cluster up
+
+.PHONY: cluster-down
+cluster-down: ## End it
+	@./scripts/cluster down
+
 .PHONY: check
-check: check-fmt check-proto check-gen check-clippy check-docs check-deny check-python ## Run all checks that are no tests
+check: check-fmt check-proto check-gen check-clippy check-docs check-deny check-python check-deploy ## Run all checks that are no tests
 
 .PHONY: check-fmt
 check-fmt: ## Check the format of Rust code
@@ -116,6 +125,17 @@ check-python: ## Check Python code: format, lint, types
 	@cd clients/python && $(SANDGATE_TOOLS)/pytest/bin/ruff check --quiet
 	@cd clients/python && $(SANDGATE_TOOLS)/pytest/bin/ruff format --quiet --check
 	@cd clients/python && $(SANDGATE_TOOLS)/pytest/bin/pyright --pythonpath $(SANDGATE_TOOLS)/pytest/bin/python
+
+.PHONY: check-deploy
+check-deploy: ## Check the chart, and that the manifests rendered from it are fresh
+	$(call say,chart)
+	@$(NEED) helm
+	@./deploy/render --check
+
+.PHONY: manifests
+manifests: ## Render the plain manifests from the chart
+	@$(NEED) helm
+	@./deploy/render
 
 .PHONY: gen
 gen: ## Write the generated code of the other languages

@@ -47,8 +47,9 @@ struct Place {
 
 /// With nothing cached, `cargo-deny` alone takes minutes to build while other tests run.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
-/// What README.md asks for and Debian has: set-up may count on them, and on what they bring; and what everything needs.
-const BASE: [&str; 3] = ["gcc", "libc6", "python3"];
+/// What README.md asks for and Debian has: set-up may count on them, and on what they bring; and what everything needs,
+/// among it what brings packages.
+const BASE: [&str; 4] = ["apt", "gcc", "libc6", "python3"];
 /// Nothing of /usr/local, which no package manager takes away.
 const SYSTEM_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 /// How variables start that cargo sets for tests and make for its commands: a person's shell has none of them.
@@ -274,6 +275,7 @@ impl Item {
                      {stat} \"$SANDGATE_TOOLS/bin/{name}\""
                 )
             }
+            "go" => format!("{stat} \"$SANDGATE_TOOLS/{package}\""),
             other => panic!("a source that this test can't take away: {other}"),
         };
         let (success, trace) = place.said(&command).await;
