@@ -185,8 +185,8 @@ fn every_example_is_run() {
                 "rust" | "text announcement" => page == root().join("README.md"),
                 // Read by server/tests/config.rs.
                 "toml" => is("docs/server.md"),
-                // By clients/python/tests/test_package.py.
-                "python" => is("docs/python.md"),
+                // By clients/python/tests: test_package.py, deepagents/test_docs.py.
+                "python" => is("docs/python.md") || is("docs/deepagents.md"),
                 other => other.strip_prefix("json ").is_some_and(|target| {
                     target.starts_with("RuntimeService/") || target.starts_with("SandboxService/")
                 }),

@@ -71,7 +71,7 @@ class Server:
         self.state_dir = self.dir / "state"
         self.state_dir.mkdir(mode=0o700)
         self._cgroup = f"sandgate-test-py-{os.getpid()}-{secrets.token_hex(3)}"
-        (self.dir / "server.toml").write_text(f'{config}\ncgroup_parent = "/{self._cgroup}"\n')
+        (self.dir / "server.toml").write_text(f'cgroup_parent = "/{self._cgroup}"\n{config}\n')
         self.process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -5,7 +5,7 @@ Usage: generate.py PROTO_DIR OUT_DIR
 - `sandgate/v1`: messages and stubs of the contract, by protoc, with types. The modules are called as protoc calls them
   (`sandgate.v1.exec_pb2`), so no import has to be rewritten.
 - `sandgate/_gen/reasons.py`: an exception for each reason of the contract.
-- `sandgate/_gen/sync`: the synchronous client, from the asynchronous one.
+- `sandgate/_gen/sync`: the synchronous client, from the asynchronous one; `sandgate/_gen/deepagents` likewise.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ BUILTINS = {
 TO_SYNC = [
     (r"\bio_async\b", "io_sync"),
     (r"\bAsync(Client|Sandbox|Files|Exec|Stream|Transport)\b", r"\1"),
+    (r"\bAsync(Commands|FileTools|Keeper|Kept|Transfers|Use)\b", r"\1"),
     (r"\basync (def|with|for)\b", r"\1"),
     (r"`async with`", "`with`"),
     (r"\bawait\s+", ""),
@@ -55,12 +56,17 @@ TO_SYNC = [
     (r"A cancelled task, Ctrl-C,", "Ctrl-C,"),
     (r": a cancelled task, Ctrl-C\.", ": Ctrl-C."),
     (
+        r"The asynchronous half\. The synchronous one in `_gen` is made from these files: change only here\.",
+        "The synchronous half of the backend. Made from the asynchronous one, see `tools/generate.py`.",
+    ),
+    (
         r"The asynchronous client\. The synchronous one in `_gen` is made from these files: change only here\.",
         "The synchronous client. Made from the asynchronous one, see `tools/generate.py`.",
     ),
     (r"from \.\.v1\b", "from ...v1"),
     (r"from \.\. import", "from ... import"),
     (r"from \.\.(_\w+)", r"from ...\1"),
+    (r"from \.\.\._async\b", "from ..._gen.sync"),
 ]
 
 
@@ -69,11 +75,13 @@ def main() -> None:
     protos, out = Path(sys.argv[1]), Path(sys.argv[2])
     messages(protos, out)
     generated = out / "sandgate" / "_gen"
-    (generated / "sync").mkdir(parents=True)
+    generated.mkdir(parents=True)
     (generated / "__init__.py").write_text('"""Generated code, see `tools/generate.py`."""\n')
     (generated / "reasons.py").write_text(reasons(protos))
-    for path in sorted((SOURCE / "_async").glob("*.py")):
-        (generated / "sync" / path.name).write_text(to_sync(path))
+    for source, twin in ((SOURCE / "_async", "sync"), (SOURCE / "deepagents" / "_async", "deepagents")):
+        (generated / twin).mkdir()
+        for path in sorted(source.glob("*.py")):
+            (generated / twin / path.name).write_text(to_sync(path))
     ruff = [BIN / "ruff", "--quiet", "--config", HERE / "pyproject.toml"]
     subprocess.run([*ruff[:1], "check", "--fix-only", *ruff[1:], "--select", "I", generated], check=True)
     subprocess.run([*ruff[:1], "format", *ruff[1:], generated], check=True)
@@ -160,7 +168,7 @@ def to_sync(path: Path) -> str:
     left = re.search(r"\basync\b|\bawait\b|\bAsync[A-Z]\w*", text)
     if left:
         raise SystemExit(f"{path.name}: {left[0]!r} is left in the synchronous twin")
-    return f"# Generated from _async/{path.name} by tools/generate.py. Do not edit.\n{text}"
+    return f"# Generated from {path.relative_to(SOURCE)} by tools/generate.py. Do not edit.\n{text}"
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .transport import AsyncTransport
 
 # What goes into one call; more goes by transfer.
-ONE_CALL = 2 << 20
+ONE_CALL = 1 << 20
 
 
 class AsyncFiles:

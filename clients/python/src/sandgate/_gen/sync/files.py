@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .transport import Transport
 
 # What goes into one call; more goes by transfer.
-ONE_CALL = 2 << 20
+ONE_CALL = 1 << 20
 
 
 class Files:

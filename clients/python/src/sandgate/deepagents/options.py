@@ -1,0 +1,39 @@
+"""What a backend was told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .._core.values import Span
+
+MOST_OUTPUT = 1 << 20
+"""As much of a command's output as one answer of the server has room for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How sandboxes are made, and how they are used."""
+
+    template: str | None = None
+    labels: Mapping[str, str] | None = None
+    env: Mapping[str, str] | None = None
+    ttl: Span | None = None
+    idle: Span | None = None
+    ephemeral: bool = False
+    root_dir: str | None = None
+    virtual_mode: bool = False
+    timeout: Span | None = None
+    max_output_bytes: int = MOST_OUTPUT
+    stream: bool = True
+
+    def __post_init__(self) -> None:
+        if self.root_dir is not None and not self.root_dir.startswith("/"):
+            raise ValueError(f"root_dir is a path of the sandbox and begins with a slash, not {self.root_dir!r}")
+        if self.virtual_mode and self.root_dir is None:
+            raise ValueError("virtual_mode needs a root_dir, the directory that is to be /")
+        if not 4096 <= self.max_output_bytes <= MOST_OUTPUT:
+            raise ValueError(f"max_output_bytes is between 4096 and {MOST_OUTPUT}, not {self.max_output_bytes}")
