@@ -60,6 +60,7 @@ macro_rules! cases {
 const CALLS: &[(ErrorReason, Case)] = cases![calls:
     InvalidArgument: an_id_that_is_none,
     Stopping: a_start_while_stopping,
+    Unauthenticated: a_call_without_a_token,
     LimitReached: one_exec_too_many,
     LimitReached: one_upload_too_many,
     SandboxRestarted: another_incarnation,

@@ -55,6 +55,28 @@ impl Create {
         self
     }
 
+    /// Kubernetes: the warm pool to take it from.
+    pub fn warm_pool(mut self, pool: impl Into<String>) -> Self {
+        self.request.warm_pool = pool.into();
+        self
+    }
+
+    /// Kubernetes: how the server is to reach it.
+    pub fn connection_mode(mut self, mode: v1::ConnectionMode) -> Self {
+        self.request.set_connection_mode(mode);
+        self
+    }
+
+    /// Kubernetes: adds a volume, which the template mounts by that name.
+    pub fn volume(mut self, name: impl Into<String>, bytes: u64) -> Self {
+        self.request.volumes.push(v1::Volume {
+            name: name.into(),
+            bytes,
+            storage_class: String::new(),
+        });
+        self
+    }
+
     /// Adds a label.
     pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.request.labels.insert(key.into(), value.into());

@@ -1,8 +1,8 @@
-//! The command line. Every option has a default but the two that only the caller can know.
+//! The command line. Every option has a default but those that only the caller can know.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::Parser;
+use clap::{Parser, builder::NonEmptyStringValueParser};
 
 /// The program inside a sandbox: runs commands, keeps their output, moves files.
 ///
@@ -12,11 +12,26 @@ use clap::Parser;
 #[command(name = "sandgate-runtime", version)]
 pub struct Args {
     /// Unix socket to serve on. The directory's mode is what keeps others out.
-    #[arg(long, value_name = "PATH", required_unless_present = "socket_fd")]
+    #[arg(long, value_name = "PATH", required_unless_present_any = ["socket_fd", "listen"])]
     pub socket: Option<PathBuf>,
     /// Serve on a listening Unix socket that was inherited as this descriptor, instead.
     #[arg(long, value_name = "N", conflicts_with = "socket")]
     pub socket_fd: Option<i32>,
+    /// Address to serve on over a network, as in 0.0.0.0:8888. Every call must then carry a token.
+    #[arg(long, value_name = "ADDR:PORT", requires_all = ["keys", "audience"])]
+    pub listen: Option<SocketAddr>,
+    /// Directory of the public keys (jwks.json) that tokens are verified with.
+    #[arg(long, value_name = "DIR", requires = "listen")]
+    pub keys: Option<PathBuf>,
+    /// Name of this sandbox in tokens: TRUST-DOMAIN/NAMESPACE/POD.
+    #[arg(long, value_name = "TEXT", requires = "listen", value_parser = NonEmptyStringValueParser::new())]
+    pub audience: Option<String>,
+    /// UID of this pod, which tokens must name then.
+    #[arg(long, value_name = "UID", requires = "listen", value_parser = NonEmptyStringValueParser::new())]
+    pub pod_uid: Option<String>,
+    /// Also serve the HTTP API of agent-sandbox's python-runtime there, which has no authentication.
+    #[arg(long, requires = "listen")]
+    pub python_api: bool,
     /// Directory for records and spilled output. Commands must not be able to write there.
     #[arg(long, value_name = "DIR")]
     pub state_dir: PathBuf,
@@ -48,6 +63,9 @@ pub struct Args {
     /// End the sandbox after it has idled for this long.
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub idle_limit: Option<Duration>,
+    /// File to write the reason of the end to, in one word: stopped, signal, deadline or idle.
+    #[arg(long, value_name = "PATH")]
+    pub termination_log: Option<PathBuf>,
     /// Output retained for each command.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     pub retain_bytes: u64,

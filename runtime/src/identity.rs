@@ -11,7 +11,7 @@ use sandgate_proto::v1::ErrorReason;
 pub const GENERATION: u32 = 1;
 
 /// What this runtime can do. docs/runtime.md says what each means.
-pub(crate) const CAPABILITIES: &[&str] = &[
+const CAPABILITIES: &[&str] = &[
     "env.warm",
     "exec.budget",
     "exec.hold",
@@ -35,23 +35,38 @@ pub(crate) const CAPABILITIES: &[&str] = &[
     "limits.idle",
 ];
 
+/// Also named while the HTTP API of the python-runtime is served: whoever reaches the port can do everything.
+const PYTHON_API: &str = "api.python";
+
 /// This start of the runtime.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) incarnation: String,
     pub(crate) started_at: SystemTime,
+    python_api: bool,
 }
 
 // === impl Identity ===
 
 impl Identity {
     /// An identity of the name that whoever started us gave, or of one that nobody has had.
-    pub(crate) fn new(given: Option<String>) -> io::Result<Self> {
+    pub(crate) fn new(given: Option<String>, python_api: bool) -> io::Result<Self> {
         let incarnation = given.map_or_else(random_name, Ok)?;
         Ok(Self {
             incarnation,
             started_at: SystemTime::now(),
+            python_api,
         })
+    }
+
+    /// What this runtime can do, by name and in the order of the names.
+    pub(crate) fn capabilities(&self) -> Vec<String> {
+        let python = self.python_api.then_some(PYTHON_API);
+        python
+            .iter()
+            .chain(CAPABILITIES)
+            .map(|name| (*name).to_owned())
+            .collect()
     }
 
     /// Refuses a request that was meant for another start of the runtime.

@@ -14,22 +14,25 @@ use rustix::{
     fs::Mode,
     process::{DumpableBehavior, set_dumpable_behavior, umask},
 };
+use sandgate_auth::{Expected, KeyError, Verifier};
 use sandgate_exec::{CgroupRoots, Execs, Settings};
 use sandgate_files::{Defaults, User, litter::Litter};
 use sandgate_output::StoreLimits;
 use sandgate_proto::runtime::v1::runtime_service_server::RuntimeServiceServer;
 use tokio::{
-    net::UnixListener,
-    signal::unix::{Signal, SignalKind, signal},
-    sync::mpsc,
+    net::{TcpListener, UnixListener},
+    sync::{mpsc, watch},
 };
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
 use crate::{
     args::Args,
-    clock::{Clock, End, Limits},
+    clock::{Clock, Limits},
+    end::end,
     identity::Identity,
+    network::{Gate, Gated, Network, is_over},
+    python::PythonApi,
     service::{Files, Service},
 };
 
@@ -42,16 +45,10 @@ enum StartError {
     StateDir(String, #[source] io::Error),
     #[error("{0}: {1}")]
     Socket(String, #[source] io::Error),
+    #[error("--keys {0}")]
+    Keys(#[source] KeyError),
     #[error("could not start: {0}")]
     Io(#[from] io::Error),
-}
-
-/// Why the runtime ends.
-#[derive(Debug)]
-enum Why {
-    Told(Option<Duration>),
-    Signal,
-    Clock(End),
 }
 
 /// Wide and fixed: with adaptive windows one stopped reader blocks its whole connection.
@@ -65,8 +62,6 @@ const MAX_STREAMS: u32 = 100_000;
 const BLOCKING_THREADS: usize = 400;
 const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// Between TERM and KILL when the sandbox ends by itself.
-const END_GRACE: Duration = Duration::from_secs(2);
 /// How long callers have to take what is left for them, at the end.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 const LOCK_WAIT: Duration = Duration::from_secs(2);
@@ -108,7 +103,7 @@ async fn serve(args: Args) -> Result<(), StartError> {
     keep_a_capability_to_ourselves();
     sandgate_sys::survive_file_size_limit();
     tokio::task::spawn_blocking(|| ()).await.map_err(io::Error::other)?;
-    let identity = Identity::new(args.incarnation.clone())?;
+    let identity = Identity::new(args.incarnation.clone(), args.python_api)?;
     let state_dir = |error| StartError::StateDir(args.state_dir.display().to_string(), error);
     fs::DirBuilder::new()
         .recursive(true)
@@ -124,6 +119,22 @@ async fn serve(args: Args) -> Result<(), StartError> {
         .transpose()
         .map_err(|error| StartError::User(error.message))?;
     let listener = listen(&args)?;
+    let network = match (args.listen, &args.keys, &args.audience) {
+        (Some(address), Some(keys), Some(audience)) => {
+            let expected = Expected {
+                audience: audience.clone(),
+                pod_uid: args.pod_uid.clone(),
+                incarnation: identity.incarnation.clone(),
+            };
+            let gate = Gate::new(Verifier::open(keys).map_err(StartError::Keys)?, expected);
+            let bound = TcpListener::bind(address).await;
+            Some((
+                bound.map_err(|error| StartError::Socket(format!("--listen {address}"), error))?,
+                gate,
+            ))
+        }
+        _ => None,
+    };
     let limits = Limits {
         deadline: args.deadline.and_then(|span| SystemTime::now().checked_add(span)),
         idle: args.idle_limit,
@@ -149,68 +160,52 @@ async fn serve(args: Args) -> Result<(), StartError> {
         cgroups = execs.has_cgroups(),
         "serving"
     );
-    let ending = end(stops, clock, execs, args.state_dir.clone());
-    let server = Server::builder()
+    let (ended, over) = watch::channel(false);
+    let socket = async {
+        let Some(listener) = listener else { return Ok(()) };
+        let server = server().add_service(RuntimeServiceServer::new(service.clone()));
+        let incoming = UnixListenerStream::new(listener);
+        server
+            .serve_with_incoming_shutdown(incoming, is_over(over.clone()))
+            .await
+    };
+    let network = async {
+        let Some((listener, gate)) = network else { return Ok(()) };
+        let python = args.python_api.then(|| PythonApi::new(service.clone(), &args.cwd));
+        let server = server().add_service(Gated::new(RuntimeServiceServer::new(service.clone()), gate));
+        Network::new(listener, python).serve(server, over.clone()).await
+    };
+    let ending = async {
+        let logs = [Some(args.state_dir.join("ended")), args.termination_log.clone()];
+        end(stops, clock, execs, logs.into_iter().flatten()).await;
+        ended.send_replace(true);
+        // Streams that nobody reads must not keep us.
+        tokio::time::sleep(LAST_WORDS).await;
+    };
+    tokio::select! {
+        served = async { tokio::try_join!(socket, network) } => {
+            served.map_err(|error| StartError::Io(io::Error::other(error)))?;
+        }
+        () = ending => {}
+    }
+    Ok(())
+}
+
+/// A server that is the same to all callers, wherever they come from.
+fn server() -> Server {
+    Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(MAX_STREAMS)
         .http2_max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))
         .http2_max_local_error_reset_streams(Some(MAX_STREAMS as usize))
         .http2_keepalive_interval(Some(KEEPALIVE))
-        .add_service(RuntimeServiceServer::new(service));
-    let (ended, over) = tokio::sync::oneshot::channel();
-    let shutdown = async move {
-        ending.await;
-        let _ = ended.send(());
-    };
-    let serving = server.serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown);
-    tokio::select! {
-        served = serving => served.map_err(|error| StartError::Io(io::Error::other(error)))?,
-        // Streams that nobody reads must not keep us.
-        () = async { let _ = over.await; tokio::time::sleep(LAST_WORDS).await } => {}
-    }
-    Ok(())
 }
 
 /// Commands that run as root must not trace us: the kernel refuses that to whoever lacks a capability that we have. So
 /// nobody after us can gain this one, which we have no other use for. Where we do not have it, being not dumpable is all.
 fn keep_a_capability_to_ourselves() {
     let _ = rustix::thread::remove_capability_from_bounding_set(rustix::thread::CapabilitySet::SETPCAP);
-}
-
-/// Waits for a reason to end, then ends everything and puts it on disk.
-async fn end(mut stops: mpsc::Receiver<Option<Duration>>, clock: Clock, execs: Execs, state_dir: std::path::PathBuf) {
-    let mut signals = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
-        (Ok(term), Ok(int)) => (term, int),
-        _ => return tracing::error!("signals can't be taken"),
-    };
-    let why = tokio::select! {
-        Some(grace) = stops.recv() => Why::Told(grace),
-        () = either(&mut signals) => Why::Signal,
-        end = clock.end(execs.alive()) => Why::Clock(end),
-    };
-    tracing::info!(?why, "stopping");
-    let (word, grace) = match why {
-        Why::Told(grace) => ("stopped", grace),
-        Why::Signal => ("signal", Some(END_GRACE)),
-        Why::Clock(End::Deadline) => ("deadline", Some(END_GRACE)),
-        Why::Clock(End::Idle) => ("idle", Some(END_GRACE)),
-    };
-    tokio::select! {
-        () = execs.stop(grace) => {}
-        // A long grace can be cut short.
-        Some(grace) = stops.recv() => execs.stop(grace).await,
-        () = either(&mut signals) => execs.stop(Some(END_GRACE)).await,
-        _ = clock.end(execs.alive()), if !matches!(why, Why::Clock(_)) => execs.stop(Some(END_GRACE)).await,
-    }
-    // For whoever looks after the sandbox: why it is gone.
-    if let Err(error) = fs::write(state_dir.join("ended"), word) {
-        tracing::warn!(%error, "the reason of the end could not be written down");
-    }
-}
-
-async fn either((term, int): &mut (Signal, Signal)) {
-    tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
 }
 
 /// One runtime a state directory: two would give one id to two programs.
@@ -235,7 +230,7 @@ fn lock(state_dir: &Path) -> io::Result<fs::File> {
     Ok(file)
 }
 
-fn listen(args: &Args) -> Result<UnixListener, StartError> {
+fn listen(args: &Args) -> Result<Option<UnixListener>, StartError> {
     if let Some(path) = &args.socket {
         let failed = |error| StartError::Socket(format!("--socket {}", path.display()), error);
         // What a killed runtime left. The lock on the state directory says that it is gone.
@@ -243,15 +238,15 @@ fn listen(args: &Args) -> Result<UnixListener, StartError> {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
         }
-        return UnixListener::bind(path).map_err(failed);
+        return UnixListener::bind(path).map(Some).map_err(failed);
     }
-    let number = args.socket_fd.unwrap_or_default();
+    let Some(number) = args.socket_fd else { return Ok(None) };
     let failed = |error| StartError::Socket(format!("--socket-fd {number}"), error);
     let listener = sandgate_sys::inherited(number)
         .map(std::os::unix::net::UnixListener::from)
         .map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
-    UnixListener::from_std(listener).map_err(failed)
+    UnixListener::from_std(listener).map(Some).map_err(failed)
 }
 
 fn settings(args: &Args, identity: &Identity, user: Option<User>) -> Settings {

@@ -1,7 +1,7 @@
 //! `sandgate.runtime.v1.RuntimeService`: what arrives is checked here and handed to whoever does it.
 
 mod exec;
-mod files;
+pub(crate) mod files;
 mod interactive;
 
 use std::{
@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::{
     batches::Batches,
     clock::{Call, Clock},
-    identity::{CAPABILITIES, GENERATION, Identity},
+    identity::{GENERATION, Identity},
     stream::Answers,
 };
 
@@ -98,7 +98,7 @@ impl Service {
         Ok(proto::ConfigureResponse { deadline, idle_limit })
     }
 
-    fn call(&self) -> Call {
+    pub(crate) fn call(&self) -> Call {
         self.clock.call()
     }
 }
@@ -115,7 +115,7 @@ impl RuntimeService for Service {
         let (deadline, idle_limit) = self.limits();
         Ok(Response::new(proto::HelloResponse {
             generation: GENERATION,
-            capabilities: CAPABILITIES.iter().map(|name| (*name).to_owned()).collect(),
+            capabilities: self.identity.capabilities(),
             incarnation: self.identity.incarnation.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: Some(self.identity.started_at.into()),

@@ -6,6 +6,9 @@
 mod addr;
 mod error;
 mod filter;
+mod headers;
+mod kubernetes;
+mod local;
 mod nearest;
 mod reader;
 mod show;
@@ -14,14 +17,18 @@ mod template;
 mod units;
 mod value;
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::path::PathBuf;
 
-use self::{reader::Reader, show::Shown};
+use self::{reader::Reader, show::Shown, value::word_value};
 
+pub(crate) use self::addr::is_loopback;
 pub use self::{
-    addr::{ListenAddr, NotLoopback, WebOrigin},
+    addr::{AllowedHost, ListenAddr, NotAHost, NotAnAddress, WebOrigin},
     error::{ConfigError, ConfigErrors, Place},
     filter::LogFilter,
+    headers::Headers,
+    kubernetes::{DirectConfig, GatewayConfig, KubernetesConfig},
+    local::LocalConfig,
     source::{ConfigFile, Process, Sources},
     template::{Isolation, Network, Root, TemplateConfig},
     units::{Cpus, Size, Span},
@@ -32,37 +39,29 @@ pub use self::{
 pub struct Config {
     /// TCP addresses to listen on. Empty: the Unix socket only.
     pub listen: Vec<ListenAddr>,
+    /// What the server is called by, beside addresses and `localhost`.
+    pub allowed_hosts: Vec<AllowedHost>,
     /// Where everything lies that must outlive the server.
     pub state_dir: PathBuf,
+    /// The callers' token. Absent: one in the state directory, which the server makes.
+    pub token_file: Option<PathBuf>,
     /// What to log.
     pub log: LogFilter,
     /// Web pages that may call.
     pub allowed_origins: Vec<WebOrigin>,
-    /// The template of sandboxes that name none. It is in `templates`.
-    pub default_template: String,
-    /// The cgroup below which sandboxes get theirs. Absent: below the server's own.
-    pub cgroup_parent: Option<PathBuf>,
-    /// The program that runs inside each sandbox.
-    pub runtime_bin: PathBuf,
-    /// The program that makes and guards each sandbox.
-    pub monitor_bin: PathBuf,
     /// What callers may have at most.
     pub limits: Limits,
-    /// What sandboxes can be made from, by name.
-    pub templates: BTreeMap<String, TemplateConfig>,
+    /// Where sandboxes are, and what is needed there.
+    pub provider: ProviderConfig,
     /// What looks like a mistake and is none for certain.
     pub warnings: Vec<String>,
     file: Option<PathBuf>,
     shown: Vec<Shown>,
 }
 
-/// What callers may have at most.
+/// What callers may have at most, wherever sandboxes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Live sandboxes.
-    pub sandboxes: u64,
-    /// Commands alive at once in one sandbox.
-    pub execs_per_sandbox: u64,
     /// Calls open at once on one connection. HTTP/2 makes callers wait in silence above it.
     pub streams_per_connection: u32,
     /// The longest deadline that a caller may ask for. Absent: any.
@@ -70,6 +69,24 @@ pub struct Limits {
     /// The longest idle limit that a caller may ask for. Absent: any.
     pub max_idle: Option<Span>,
 }
+
+/// Where sandboxes are.
+#[derive(Clone, Debug)]
+pub enum ProviderConfig {
+    /// On this machine.
+    Local(LocalConfig),
+    /// On Kubernetes.
+    Kubernetes(Box<KubernetesConfig>),
+}
+
+/// `provider`, before the keys that belong to it are known.
+#[derive(Clone, Copy, PartialEq)]
+enum ProviderKind {
+    Local,
+    Kubernetes,
+}
+
+word_value!(ProviderKind, "local" => ProviderKind::Local, "kubernetes" => ProviderKind::Kubernetes);
 
 // === impl Config ===
 
@@ -82,37 +99,45 @@ impl Config {
         let table = sources.parse_file()?;
         let mut reader = Reader::new(sources);
         let mut top = reader.top(table.as_ref());
-        let listen = reader.take(&mut top, "listen", vec![ListenAddr::default()]);
+        let kind = reader.take(&mut top, "provider", ProviderKind::Local);
+        let listen: Vec<ListenAddr> = reader.take(&mut top, "listen", vec![ListenAddr::default()]);
+        let allowed_hosts = reader.take(&mut top, "allowed_hosts", Vec::new());
         let state_dir = reader.take_path(&mut top, "state_dir", sources.default_state_dir());
+        let token_file = reader.take_optional_path(&mut top, "token_file");
         let log = reader.take(&mut top, "log", LogFilter::default());
         let allowed_origins = reader.take(&mut top, "allowed_origins", Vec::new());
-        let default_template = reader.take(&mut top, "default_template", template::DEFAULT.to_owned());
-        let cgroup_parent = reader.take(&mut top, "cgroup_parent", None::<PathBuf>);
-        let runtime_bin = reader.take_path(&mut top, "runtime_bin", Some(sources.beside("sandgate-runtime")));
-        let monitor_bin = reader.take_path(&mut top, "monitor_bin", Some(sources.beside("sandgate-monitor")));
-        let limits = Limits::read(&mut reader, &mut top);
-        let templates = template::read_all(&mut reader, &mut top);
-        if !templates.contains_key(&default_template) {
-            let known: Vec<&str> = templates.keys().map(String::as_str).collect();
+        let mut limits_section = reader.section(&mut top, "limits");
+        let limits = Limits::read(&mut reader, &mut limits_section);
+        let provider = match kind {
+            ProviderKind::Local => {
+                let local = LocalConfig::read(&mut reader, sources, &mut top, &mut limits_section);
+                ProviderConfig::Local(local)
+            }
+            ProviderKind::Kubernetes => {
+                LocalConfig::forbid(&mut reader, &mut top, &mut limits_section);
+                ProviderConfig::Kubernetes(Box::new(KubernetesConfig::read(&mut reader, &mut top)))
+            }
+        };
+        let reachable = listen.iter().find(|addr| !addr.is_loopback());
+        if let Some(addr) = reachable.filter(|_| token_file.is_none()) {
             let problem = format!(
-                "there is no template {default_template:?}; {}",
-                nearest::among(&default_template, &known)
+                "{addr} can be reached from other machines, and who has the token has every sandbox: choose a token for that \
+                 and name its file in token_file, or use 127.0.0.1 or [::1]"
             );
-            reader.wrong(&top, "default_template", problem);
+            reader.wrong(&top, "listen", problem);
         }
+        reader.close(limits_section);
         reader.close(top);
         let (shown, warnings) = reader.finish()?;
         Ok(Self {
             listen,
+            allowed_hosts,
             state_dir,
+            token_file,
             log,
             allowed_origins,
-            default_template,
-            cgroup_parent,
-            runtime_bin,
-            monitor_bin,
             limits,
-            templates,
+            provider,
             warnings,
             file: sources.file.as_ref().map(|file| file.path.clone()),
             shown,
@@ -132,6 +157,16 @@ impl Config {
         self.place(&[], "state_dir") == Place::Default
     }
 
+    /// A mistake in a value that shows only when it is used.
+    #[must_use]
+    pub fn mistake(&self, section: &[&str], key: &str, problem: String) -> ConfigError {
+        ConfigError {
+            place: self.place(section, key),
+            key: [section, &[key]].concat().join("."),
+            problem,
+        }
+    }
+
     /// Where the value of a key came from.
     #[must_use]
     pub fn place(&self, section: &[&str], key: &str) -> Place {
@@ -139,38 +174,23 @@ impl Config {
         let found = self.shown.iter().find(is_it);
         found.map_or(Place::Default, |shown| shown.place.clone())
     }
-
-    /// Names of templates whose sandboxes use this machine's network.
-    #[must_use]
-    pub fn on_host_network(&self) -> Vec<&str> {
-        let on_host = self.templates.iter().filter(|(_, t)| t.network == Network::Host);
-        on_host.map(|(name, _)| name.as_str()).collect()
-    }
 }
 
 // === impl Limits ===
 
 impl Limits {
-    fn read<'a>(reader: &mut Reader<'a>, top: &mut reader::Section<'a>) -> Self {
-        let mut section = reader.section(top, "limits");
+    fn read<'a>(reader: &mut Reader<'a>, section: &mut reader::Section<'a>) -> Self {
         let week = Some(Span::from_secs(7 * 24 * 3600));
         let limits = Self {
-            sandboxes: reader.take(&mut section, "sandboxes", 1000),
-            execs_per_sandbox: reader.take(&mut section, "execs_per_sandbox", 1024),
-            streams_per_connection: reader.take(&mut section, "streams_per_connection", 10_000),
-            max_ttl: reader.take(&mut section, "max_ttl", week),
-            max_idle: reader.take(&mut section, "max_idle", week),
+            streams_per_connection: reader.take(section, "streams_per_connection", 10_000),
+            max_ttl: reader.take(section, "max_ttl", week),
+            max_idle: reader.take(section, "max_idle", week),
         };
-        for (key, value) in [
-            ("sandboxes", limits.sandboxes),
-            ("execs_per_sandbox", limits.execs_per_sandbox),
-            ("streams_per_connection", u64::from(limits.streams_per_connection)),
-        ] {
-            if value == 0 {
-                reader.wrong(&section, key, "expected a whole number of at least 1, not 0".to_owned());
-            }
-        }
-        reader.close(section);
+        reader.at_least_one(
+            section,
+            "streams_per_connection",
+            u64::from(limits.streams_per_connection),
+        );
         limits
     }
 }

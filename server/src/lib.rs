@@ -6,24 +6,28 @@
 
 pub mod config;
 pub mod convert;
-pub mod local;
+pub mod doctor;
+pub mod keys;
 pub mod log;
 pub mod notify;
 
 mod cli;
+mod kubernetes;
 mod layers;
 mod listen;
+mod local;
+mod provider;
 mod serve;
 mod service;
 mod state_dir;
 mod stopping;
 
 pub use self::{
-    cli::{Args, Command},
+    cli::{Args, Command, Keys},
     config::{Config, ConfigErrors, Process, Sources},
     layers::{caller::Caller, request_id::RequestId},
     listen::{ListenError, Peer},
-    local::ProviderError,
+    provider::{Opened, ProviderError},
     serve::{Bound, ServeError},
     service::Sandboxes,
     state_dir::{StateDir, StateError, Token},

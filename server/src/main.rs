@@ -10,9 +10,10 @@ use std::{
 
 use clap::Parser as _;
 use rustix::process::{Resource, getrlimit, setrlimit};
+use sandgate_provider::Finding;
 use sandgate_server::{
-    Args, Bound, Command, Config, ConfigErrors, Process, ProviderError, Sandboxes, Sources, Stopping, local, log,
-    notify,
+    Args, Bound, Command, Config, ConfigErrors, Keys, Opened, Process, ProviderError, Sandboxes, Sources, Stopping,
+    doctor, keys, log, notify,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -36,18 +37,38 @@ fn main() -> ExitCode {
             };
         }
     };
-    let config = match configure(&args) {
-        Ok(config) => config,
-        Err(errors) => return fail(USAGE, errors),
-    };
-    let outcome = match args.command {
-        Some(Command::Config) => print(&config.to_toml()).map_err(Failure::from),
-        None => run(&config),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if matches!(error.downcast_ref(), Some(ProviderError::Config(_))) => fail(USAGE, error),
-        Err(error) => fail(1, error),
+    match act(&args) {
+        Ok(code) => code,
+        Err(error) => fail(if is_usage(&error) { USAGE } else { 1 }, error),
+    }
+}
+
+fn act(args: &Args) -> Result<ExitCode, Failure> {
+    // Keys need no configuration.
+    if let Some(Command::Keys(command)) = &args.command {
+        print(&manage(command)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let config = configure(args)?;
+    match args.command {
+        Some(Command::Config) => print(&config.to_toml())?,
+        Some(Command::Doctor) if !examine(&config)? => return Ok(ExitCode::FAILURE),
+        Some(Command::Doctor) => {}
+        _ => run(&config)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the mistake is in flags, environment or file.
+fn is_usage(error: &Failure) -> bool {
+    error.is::<ConfigErrors>() || matches!(error.downcast_ref(), Some(ProviderError::Config(_)))
+}
+
+fn manage(command: &Keys) -> Result<String, keys::KeysError> {
+    match command {
+        Keys::New { dir, name } => keys::new(dir, name.as_deref()),
+        Keys::Jwks { dir } => keys::jwks(dir),
+        Keys::Use { dir, name } => keys::switch(dir, name),
     }
 }
 
@@ -83,6 +104,18 @@ fn run(config: &Config) -> Result<(), Failure> {
     outcome
 }
 
+fn examine(config: &Config) -> Result<bool, Failure> {
+    // What is found is told by itself; what else is logged would only be in its way.
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let tell = |finding: Finding| {
+        // Nobody may be reading; the exit status says it all the same.
+        _ = print(&format!("{finding}\n"));
+    };
+    let well = runtime.block_on(doctor::examine(config, tell));
+    runtime.shutdown_timeout(LAST_WORDS);
+    Ok(well)
+}
+
 async fn serve(config: &Config) -> Result<(), Failure> {
     let stopping = Stopping::new();
     // Before anything is announced, so that a signal right after the announcement ends us in order.
@@ -90,15 +123,19 @@ async fn serve(config: &Config) -> Result<(), Failure> {
     let bound = Bound::bind(config).await?;
     // Ours until the provider has let go of it too.
     let state_dir = bound.state_dir();
-    let provider = local::open(config, state_dir.path()).await?;
-    let service = Sandboxes::new(provider.clone(), stopping.clone());
+    let opened = tokio::select! {
+        opened = Opened::open(config, state_dir.path()) => opened?,
+        // A cluster may keep us waiting.
+        () = stopping.begun() => return Ok(()),
+    };
+    let service = Sandboxes::new(opened.provider(), stopping.clone());
     // Nobody may be reading; serving goes on all the same.
     _ = print(&announcement(config, &bound));
     tell_systemd(notify::READY);
     tracing::info!(state_dir = %config.state_dir.display(), "serving");
     let served = bound.serve(service, stopping.clone()).await;
     tokio::select! {
-        () = provider.close() => {}
+        () = opened.close() => {}
         () = stopping.hurried() => {}
     }
     served?;

@@ -16,7 +16,7 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 use tonic_web::GrpcWebLayer;
 
 use crate::{
-    config::{Config, WebOrigin},
+    config::{AllowedHost, Config, ProviderConfig, WebOrigin},
     layers::{
         GateLayer, answer::AnswerLayer, caller::CallerCheck, cors, host::HostCheck, origin::OriginCheck,
         request_id::RequestIdLayer,
@@ -46,6 +46,7 @@ pub struct Bound {
     listeners: Listeners,
     state_dir: Arc<StateDir>,
     streams: u32,
+    hosts: Vec<AllowedHost>,
     origins: Vec<WebOrigin>,
 }
 
@@ -77,13 +78,16 @@ impl Bound {
     /// # Errors
     /// When another server has the directory, or an address is not to be had.
     pub async fn bind(config: &Config) -> Result<Self, ServeError> {
-        let state_dir = Arc::new(StateDir::open(&config.state_dir)?);
+        let state_dir = Arc::new(StateDir::open(&config.state_dir, config.token_file.as_deref())?);
         let listeners = Listeners::bind(&config.listen, state_dir.path()).await?;
-        check_host_network(&config.on_host_network(), CallerCheck::WANTS_TOKEN_ON_TCP)?;
+        if let ProviderConfig::Local(local) = &config.provider {
+            check_host_network(&local.on_host_network(), CallerCheck::WANTS_TOKEN_ON_TCP)?;
+        }
         Ok(Self {
             listeners,
             state_dir,
             streams: config.limits.streams_per_connection,
+            hosts: config.allowed_hosts.clone(),
             origins: config.allowed_origins.clone(),
         })
     }
@@ -121,6 +125,7 @@ impl Bound {
             listeners,
             state_dir,
             streams,
+            hosts,
             origins,
         } = self;
         let (health, health_service) = tonic_health::server::health_reporter();
@@ -137,7 +142,7 @@ impl Bound {
         };
         let serving = builder(streams)
             .layer(RequestIdLayer::new())
-            .layer(GateLayer(HostCheck))
+            .layer(GateLayer(HostCheck::new(&hosts)))
             .layer(GateLayer(OriginCheck::new(&origins)))
             .layer(cors(&origins))
             .layer(GrpcWebLayer::new())

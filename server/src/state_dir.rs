@@ -69,6 +69,9 @@ pub enum StateError {
     /// There is no token in the file.
     #[error("the token file {0} holds no token of 32 to 256 printable characters: remove it to get a new one")]
     TokenMalformed(PathBuf),
+    /// There is no token in the file that the configuration names.
+    #[error("token_file: {0} must hold a token of 32 to 256 printable characters")]
+    SharedTokenMalformed(PathBuf),
 }
 
 const OTHERS: u32 = 0o077;
@@ -76,11 +79,12 @@ const OTHERS: u32 = 0o077;
 // === impl StateDir ===
 
 impl StateDir {
-    /// Makes the directory if need be, takes it for this server, and reads or makes the token.
+    /// Makes the directory if need be, takes it for this server, and reads the token: from `token_file`, or from a file
+    /// of its own, which it makes if there is none.
     ///
     /// # Errors
     /// When another server has it, or others could get at what is in it.
-    pub fn open(path: &Path) -> Result<Self, StateError> {
+    pub fn open(path: &Path, token_file: Option<&Path>) -> Result<Self, StateError> {
         let unusable = |error| StateError::Unusable(path.to_owned(), error);
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(path).map_err(unusable)?;
@@ -100,7 +104,10 @@ impl StateDir {
         // The one that is open stays the same whatever becomes of links in its path.
         let path = path.canonicalize().map_err(unusable)?;
         let lock = Lock::take(&path)?;
-        let token = Token::read_or_make(&path)?;
+        let token = match token_file {
+            Some(file) => Token::read_shared(file)?,
+            None => Token::read_or_make(&path)?,
+        };
         Ok(Self {
             path,
             token,

@@ -85,13 +85,135 @@ fn run(args: &[&str]) -> (Output, String) {
 }
 
 #[test]
-fn an_address_that_others_reach_is_refused() {
+fn an_address_that_others_reach_needs_a_chosen_token() {
     for addr in ["0.0.0.0:0", "[::]:0", "192.0.2.1:7263"] {
         let (output, errors) = run(&["--listen", addr]);
         assert_eq!(output.status.code(), Some(64), "{addr}: {errors}");
-        assert!(errors.contains("until callers can be told apart"), "{addr}: {errors}");
+        assert!(errors.contains("name its file in token_file"), "{addr}: {errors}");
         assert!(output.stdout.is_empty());
     }
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("chosen");
+    let args = ["--listen", "0.0.0.0:0", "--token-file", token.to_str().unwrap()];
+    for (text, wrong) in [(None, "No such file"), (Some("short"), "32 to 256")] {
+        text.inspect(|text| fs::write(&token, text).unwrap());
+        let output = command(dir.path(), &args).output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(
+            errors.contains(wrong) && errors.contains(token.to_str().unwrap()),
+            "{errors}"
+        );
+    }
+    fs::write(&token, "t".repeat(40)).unwrap();
+    let args = [&args[..], &["--allowed-hosts", "sandgate.example"]].concat();
+    let server = Server::start(command(dir.path(), &args));
+    assert!(server.addr.ip().is_unspecified());
+    // What is no gRPC is refused later, in another way.
+    for (host, code) in [
+        ("evil.example", 403),
+        ("sandgate.example", 400),
+        ("192.0.2.7:1", 400),
+        ("localhost:1", 400),
+    ] {
+        let mut stream = TcpStream::connect(("127.0.0.1", server.addr.port())).unwrap();
+        let request = format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{host}: {answer}");
+    }
+    assert!(!dir.path().join("state/token").exists(), "none is made");
+}
+
+#[test]
+fn what_can_not_be_used_for_a_cluster_is_a_mistake() {
+    for (args, expected) in [
+        (
+            &["--kubernetes-kubeconfig", "/no/such"][..],
+            "flag --kubernetes-kubeconfig: kubernetes.kubeconfig: ",
+        ),
+        (
+            &[
+                "--kubernetes-direct-url",
+                "https://x.example",
+                "--kubernetes-direct-ca-file",
+                "/no/such",
+            ],
+            "flag --kubernetes-direct-ca-file: kubernetes.direct.ca_file: can't read /no/such",
+        ),
+    ] {
+        let (output, errors) = run(&[&["--provider", "kubernetes", "--log", "off"], args].concat());
+        assert_eq!(output.status.code(), Some(64), "{errors}");
+        assert!(errors.contains(expected), "{errors}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn keys_are_made_and_published_and_switched() {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = dir.path().join("keys");
+    let keys = keys.to_str().unwrap();
+    let run = |args: &[&str]| {
+        // Not even a home is needed.
+        let mut command = command(dir.path(), &[&["keys"], args].concat());
+        let output = command.env_clear().output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap() + &errors,
+        )
+    };
+    assert_eq!(run(&["jwks", keys]).0, Some(1));
+    let (code, said) = run(&["new", keys]);
+    assert!(code == Some(0) && said.contains("key-1.pem"), "{said}");
+    let (code, said) = run(&["new", keys, "spare"]);
+    assert!(
+        code == Some(0) && said.contains(&format!("keys use {keys} spare")),
+        "{said}"
+    );
+    let (code, jwks) = run(&["jwks", keys]);
+    assert_eq!((code, jwks.matches("Ed25519").count()), (Some(0), 2), "{jwks}");
+    assert_eq!(run(&["use", keys, "spare"]).0, Some(0));
+    assert_eq!(fs::read_to_string(dir.path().join("keys/current")).unwrap(), "spare\n");
+    assert_eq!(run(&["use", keys, "nothing"]).0, Some(1));
+    assert_eq!(run(&["use", keys]).0, Some(64));
+}
+
+#[test]
+fn the_doctor_says_what_is_missing() {
+    let (output, errors) = run(&["doctor"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    // `true` is no runtime.
+    assert_eq!(output.status.code(), Some(1), "{said}{errors}");
+    assert!(said.contains("ok       state directory: "), "{said}");
+    assert!(
+        said.contains("problem  template default: no sandbox can be made: "),
+        "{said}"
+    );
+
+    let args = [
+        "doctor",
+        "--provider",
+        "kubernetes",
+        "--kubernetes-kubeconfig",
+        "/no/such",
+    ];
+    let (output, errors) = run(&args);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}{errors}");
+    for line in ["warning  keys: there are none", "problem  cluster: ", "/no/such"] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(command(dir.path(), &[]));
+    let output = command(dir.path(), &["doctor"]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let busy = format!("(pid {}), so no sandbox is made here; ", server.child.id());
+    assert!(said.contains(&busy) && said.contains("`sandgate doctor`"), "{said}");
 }
 
 #[test]

@@ -6,9 +6,10 @@ mod mistakes;
 
 use std::{path::PathBuf, time::Duration};
 
+use sandgate_proto::v1::ConnectionMode;
 use sandgate_server::{
     Config, Process, Sources,
-    config::{ConfigFile, Isolation, Network, Root},
+    config::{ConfigFile, Isolation, KubernetesConfig, LocalConfig, Network, ProviderConfig, Root},
 };
 
 const FILE: &str = "/etc/sandgate/server.toml";
@@ -39,11 +40,50 @@ fn resolve(text: &str) -> Config {
     Config::resolve(&sources(text)).unwrap_or_else(|errors| panic!("{text}\n{errors}"))
 }
 
+fn local(config: &Config) -> &LocalConfig {
+    match &config.provider {
+        ProviderConfig::Local(local) => local,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn kubernetes(config: &Config) -> &KubernetesConfig {
+    match &config.provider {
+        ProviderConfig::Kubernetes(kubernetes) => kubernetes,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What is in effect, without where it came from.
+fn values(config: &Config) -> Vec<String> {
+    let text = config.to_toml();
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| line.rsplit_once(" # ").map_or(line, |(value, _)| value).to_owned())
+        .collect()
+}
+
 /// The line of the effective configuration about `key`.
 fn line(config: &Config, key: &str) -> String {
     let all = config.to_toml();
     let found = all.lines().find(|line| line.starts_with(&format!("{key} = ")));
     found.unwrap_or_else(|| panic!("{key}: {all}")).to_owned()
+}
+
+const KUBERNETES: &str = "provider = \"kubernetes\"\n";
+
+/// Every key of a configuration, with its section and its value.
+fn keys_of(text: &str) -> Vec<String> {
+    let mut section = String::new();
+    let mut keys = Vec::new();
+    for line in values(&resolve(text)) {
+        match line.strip_prefix('[') {
+            Some(name) => section = format!("{}.", name.trim_end_matches(']')),
+            None if line.is_empty() => {}
+            None => keys.push(format!("{section}{line}")),
+        }
+    }
+    keys
 }
 
 #[test]
@@ -55,10 +95,10 @@ fn everything_has_a_default() {
     assert_eq!(config.listen[0].to_string(), "127.0.0.1:7263");
     assert_eq!(config.state_dir, PathBuf::from("/var/lib/sandgate"));
     assert!(config.is_default_state_dir());
-    assert_eq!(config.runtime_bin, PathBuf::from("/usr/bin/sandgate-runtime"));
-    assert_eq!(config.monitor_bin, PathBuf::from("/usr/bin/sandgate-monitor"));
+    assert_eq!(local(&config).runtime_bin, PathBuf::from("/usr/bin/sandgate-runtime"));
+    assert_eq!(local(&config).monitor_bin, PathBuf::from("/usr/bin/sandgate-monitor"));
     assert_eq!(config.limits.max_ttl.unwrap().get(), Duration::from_secs(7 * 86_400));
-    let template = &config.templates["default"];
+    let template = &local(&config).templates["default"];
     assert_eq!(template.root, Root::Host { paths: Vec::new() });
     assert_eq!((template.user.as_str(), template.network), ("sandbox", Network::None));
     assert_eq!(template.memory.unwrap().bytes(), 2 << 30);
@@ -152,50 +192,38 @@ fn what_is_printed_reads_as_the_same() {
         host_paths = ["/opt/python"]
     "#;
     let config = resolve(text);
-    let debian = &config.templates["debian"];
+    let debian = &local(&config).templates["debian"];
     assert_eq!(debian.root, Root::Rootfs("/srv/the \"debian\"".into()));
     assert_eq!((debian.user.as_str(), debian.pids, debian.memory), ("root", None, None));
     assert_eq!(debian.cpus.unwrap().millis(), 1500);
     assert_eq!(debian.env["odd name"], "");
-    assert_eq!(config.templates["plain"].isolation, Isolation::None);
-    assert_eq!(config.templates.len(), 3, "the default is there too");
-    assert_eq!(config.on_host_network(), ["plain"]);
+    assert_eq!(local(&config).templates["plain"].isolation, Isolation::None);
+    assert_eq!(local(&config).templates.len(), 3, "the default is there too");
+    assert_eq!(local(&config).on_host_network(), ["plain"]);
 
     let again = resolve(&config.to_toml());
-    assert_eq!(again.templates, config.templates);
+    assert_eq!(local(&again).templates, local(&config).templates);
     assert_eq!(again.limits, config.limits);
     assert_eq!(again.allowed_origins, config.allowed_origins);
-    let values = |config: &Config| -> Vec<String> {
-        let text = config.to_toml();
-        let lines = text.lines().filter(|line| !line.starts_with('#'));
-        lines
-            .map(|line| line.rsplit_once(" # ").map_or(line, |(value, _)| value).to_owned())
-            .collect()
-    };
     assert_eq!(values(&again), values(&config));
 }
 
 #[test]
 fn the_default_template_can_be_replaced() {
     let config = resolve("[template.default]\nuser = \"me\"\nenv = {}");
-    assert_eq!(config.templates.len(), 1);
-    assert_eq!(config.templates["default"].user, "me");
-    assert!(config.templates["default"].env.is_empty());
+    assert_eq!(local(&config).templates.len(), 1);
+    assert_eq!(local(&config).templates["default"].user, "me");
+    assert!(local(&config).templates["default"].env.is_empty());
 }
 
 #[test]
 fn every_key_but_templates_has_a_variable_and_a_flag() {
     use clap::CommandFactory as _;
-    let config = resolve("");
-    let text = config.to_toml();
-    let (top, _) = text.split_once("[template.").unwrap();
-    let mut section = String::new();
     let mut keys = vec!["config".to_owned(), "help".to_owned(), "version".to_owned()];
-    for line in top.lines() {
-        if let Some(name) = line.strip_prefix('[') {
-            section = format!("{}-", name.trim_end_matches(']'));
-        } else if let Some((key, _)) = line.split_once(" = ") {
-            keys.push(format!("{section}{}", key.replace('_', "-")));
+    for key in keys_of("").into_iter().chain(keys_of(KUBERNETES)) {
+        let (key, _) = key.split_once(" = ").unwrap();
+        if !key.starts_with("template.") {
+            keys.push(key.replace(['_', '.'], "-"));
         }
     }
     let command = sandgate_server::Args::command();
@@ -209,6 +237,92 @@ fn every_key_but_templates_has_a_variable_and_a_flag() {
         list.dedup();
     }
     assert_eq!(keys, flags);
+}
+
+#[test]
+fn kubernetes_has_keys_of_its_own() {
+    let config = resolve(KUBERNETES);
+    let cluster = kubernetes(&config);
+    assert_eq!(cluster.namespaces, ["default"]);
+    assert_eq!(cluster.trust_domain, "cluster.local");
+    assert_eq!((cluster.make_pools, cluster.in_cluster), (true, None));
+    assert_eq!(cluster.connection, ConnectionMode::Unspecified);
+    assert_eq!(cluster.image_grace.get(), Duration::from_secs(60));
+    assert_eq!(cluster.default_ttl.unwrap().get(), Duration::from_secs(86_400));
+    assert_eq!((&cluster.default_template, &cluster.keys_dir), (&None, &None));
+    assert!(cluster.gateway.is_none() && cluster.direct.is_none());
+    assert!(
+        config.warnings[0].contains("kubernetes.keys_dir"),
+        "{:?}",
+        config.warnings
+    );
+    assert!(!config.to_toml().contains("runtime_bin"));
+
+    let text = r#"
+        provider = "kubernetes"
+        listen = ["[::]:7263"]
+        allowed_hosts = ["sandgate.tools.svc", "*.example.com"]
+        token_file = "/etc/sandgate/token"
+        default_template = "debian"
+        [kubernetes]
+        kubeconfig = "/etc/kubeconfig"
+        context = "test"
+        namespaces = ["one", "two"]
+        make_pools = false
+        trust_domain = "west.example"
+        keys_dir = "/etc/sandgate/keys"
+        connection = "gateway"
+        in_cluster = true
+        image_grace = "5m"
+        default_ttl = "none"
+        gateway = { name = "outer", namespace = "edge", listener = "https", hostname = "x.example", ca_file = "/ca" }
+        direct = { url = "https://router.example/sandboxes", headers = { authorization = "Basic eA==" } }
+    "#;
+    let config = resolve(text);
+    let cluster = kubernetes(&config);
+    assert_eq!(cluster.default_template.as_deref(), Some("debian"));
+    assert_eq!(cluster.connection, ConnectionMode::Gateway);
+    assert_eq!((cluster.in_cluster, cluster.default_ttl), (Some(true), None));
+    let gateway = cluster.gateway.as_ref().unwrap();
+    assert_eq!((gateway.name.as_str(), gateway.namespace.as_str()), ("outer", "edge"));
+    let direct = cluster.direct.as_ref().unwrap();
+    assert_eq!(direct.headers.map()["authorization"], "Basic eA==");
+    assert_eq!(config.warnings, [""; 0]);
+    let again = resolve(&config.to_toml());
+    assert_eq!(values(&again), values(&config));
+
+    let environment = [
+        ("SANDGATE_PROVIDER", "kubernetes"),
+        ("SANDGATE_KUBERNETES_NAMESPACES", "a,b"),
+        ("SANDGATE_KUBERNETES_GATEWAY_NAME", "outer"),
+    ];
+    let flags = [
+        ("kubernetes-gateway-namespace", "edge"),
+        ("kubernetes-keys-dir", "keys"),
+        ("kubernetes-in-cluster", "auto"),
+    ];
+    let config = Config::resolve(&with(sources(""), &environment, &flags)).unwrap();
+    assert_eq!(
+        line(&config, "keys_dir"),
+        "keys_dir = \"/home/me/keys\" # flag --kubernetes-keys-dir"
+    );
+    assert_eq!(
+        line(&config, "name"),
+        "name = \"outer\" # environment SANDGATE_KUBERNETES_GATEWAY_NAME"
+    );
+    assert_eq!(kubernetes(&config).namespaces, ["a", "b"]);
+}
+
+#[test]
+fn other_machines_are_let_in_behind_a_chosen_token_only() {
+    for addr in ["0.0.0.0:7263", "[::]:7263", "192.0.2.1:7263"] {
+        let text = format!("listen = [\"127.0.0.1:1\", \"{addr}\"]\n");
+        let error = Config::resolve(&sources(&text)).unwrap_err().to_string();
+        let expected = format!("{FILE}:1: listen: {addr} can be reached from other machines");
+        assert!(error.starts_with(&expected) && error.contains("token_file"), "{error}");
+        let config = resolve(&format!("{text}token_file = \"/etc/sandgate/token\""));
+        assert_eq!(config.token_file, Some(PathBuf::from("/etc/sandgate/token")));
+    }
 }
 
 #[test]
@@ -256,8 +370,8 @@ fn the_file_in_the_docs_is_taken() {
     let (_, rest) = page.split_once("```toml\n").unwrap();
     let (text, _) = rest.split_once("```").unwrap();
     let config = resolve(text);
-    assert_eq!(config.templates.len(), 3);
-    assert_eq!(config.default_template, "tools");
+    assert_eq!(local(&config).templates.len(), 3);
+    assert_eq!(local(&config).default_template, "tools");
 }
 
 #[test]
@@ -272,15 +386,10 @@ fn the_keys_in_the_docs_are_those_of_the_program() {
             format!("{key} = {}", cells.next().unwrap().trim_matches('`'))
         })
         .collect();
-    let text = resolve("").to_toml();
-    let mut section = "";
-    let mut keys = Vec::new();
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
-        match line.strip_prefix('[') {
-            Some(name) => section = if name == "limits]" { "limits." } else { "" },
-            None if line.is_empty() => {}
-            None => keys.push(format!("{section}{}", line.rsplit_once(" # ").unwrap().0)),
-        }
-    }
-    assert_eq!(documented, keys);
+    let local = keys_of("").into_iter();
+    let local = local.map(|key| key.strip_prefix("template.default.").map_or(key.clone(), str::to_owned));
+    let kubernetes = keys_of(KUBERNETES)
+        .into_iter()
+        .filter(|key| key.starts_with("kubernetes."));
+    assert_eq!(documented, local.chain(kubernetes).collect::<Vec<_>>());
 }

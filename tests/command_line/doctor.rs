@@ -23,6 +23,7 @@ async fn a_server_that_works() {
             "address",
             "address_from",
             "checks",
+            "connection",
             "driver",
             "driver_version",
             "isolation",

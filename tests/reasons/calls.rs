@@ -8,11 +8,12 @@ use sandgate_proto::{
     runtime::v1::{
         FileOpsRequest, FileView, GetExecRequest, PtySize, ResizeExecRequest, TransferFormat, UploadEntry,
         UploadEntryEnd, UploadStart, WatchFilesRequest, WriteChunkRequest, file_op_result::Result as Outcome,
-        upload_request::Message,
+        runtime_service_client::RuntimeServiceClient, upload_request::Message,
     },
     v1::ErrorReason,
 };
 use sandgate_tests::{Runtime, shell, start_request, stop_with_grace};
+use tonic::transport::Endpoint;
 
 use crate::{
     Refused, SOMEBODY, check,
@@ -48,6 +49,19 @@ pub(crate) async fn a_start_while_stopping() -> Refused {
         }
     }
     unreachable!()
+}
+
+pub(crate) async fn a_call_without_a_token() -> Refused {
+    let keys = tempfile::tempdir().unwrap();
+    std::fs::write(keys.path().join("jwks.json"), r#"{"keys": []}"#).unwrap();
+    // One of many addresses of this machine, so that the port need not be sought.
+    let [high, low] = (std::process::id() as u16).to_be_bytes();
+    let address = format!("127.251.{high}.{low}:8888");
+    let dir = keys.path().to_str().unwrap();
+    let _runtime = Runtime::with_args(&["--listen", &address, "--keys", dir, "--audience", "test/default/pod"]).await;
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let mut client = RuntimeServiceClient::new(endpoint.connect().await.unwrap());
+    Refused::Call(client.start_exec(start_request("id", shell("true"))).await.unwrap_err())
 }
 
 pub(crate) async fn one_exec_too_many() -> Refused {

@@ -27,6 +27,11 @@ pub trait World {
 
     /// A template that is not the default one.
     fn other_template(&self) -> &str;
+
+    /// How long a sandbox may take from being asked for to its first command.
+    fn beat(&self) -> Duration {
+        Duration::from_secs(1)
+    }
 }
 
 /// How long something may take that has no end of its own.

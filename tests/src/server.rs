@@ -78,10 +78,11 @@ impl Server {
 
     fn prepare(&self) {
         let listen = if self.options.tcp { "\"127.0.0.1:0\"" } else { "" };
-        let config = format!(
-            "listen = [{listen}]\ncgroup_parent = \"{}\"\n{}",
-            self.cgroup_parent, self.options.config
-        );
+        let cgroup_parent = match self.is_local() {
+            true => format!("cgroup_parent = \"{}\"\n", self.cgroup_parent),
+            false => String::new(),
+        };
+        let config = format!("listen = [{listen}]\n{cgroup_parent}{}", self.options.config);
         fs::write(self.config(), config).unwrap();
         fs::set_permissions(self.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::create_dir(self.state_dir()).unwrap();
@@ -94,6 +95,11 @@ impl Server {
             }
             std::os::unix::fs::chown(self.state_dir(), Some(uid), Some(uid)).unwrap();
         }
+    }
+
+    /// Whether its sandboxes are on this machine.
+    fn is_local(&self) -> bool {
+        !self.options.config.contains("provider = ")
     }
 
     fn binary(&self, original: PathBuf) -> PathBuf {
@@ -115,13 +121,16 @@ impl Server {
             .args(&self.options.args)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("SANDGATE_RUNTIME_BIN", self.binary(runtime_binary()))
-            .env("SANDGATE_MONITOR_BIN", self.binary(monitor_binary()))
             .env(
                 "SANDGATE_LOG",
                 std::env::var("SANDGATE_TEST_LOG").unwrap_or("warn".into()),
             )
             .current_dir(self.dir.path());
+        if self.is_local() {
+            command
+                .env("SANDGATE_RUNTIME_BIN", self.binary(runtime_binary()))
+                .env("SANDGATE_MONITOR_BIN", self.binary(monitor_binary()));
+        }
         if let Some(uid) = self.options.uid {
             command.uid(uid).gid(uid).env("HOME", self.dir.path());
         }

@@ -4,7 +4,7 @@ use std::{io, process::ExitCode, time::Duration};
 
 use sandgate::{
     Client,
-    v1::{self, AttachRequest, CreateRequest, SandboxState, create_request::End},
+    v1::{self, AttachRequest, ConnectionMode, CreateRequest, SandboxState, create_request::End},
 };
 use serde::Serialize;
 
@@ -32,6 +32,12 @@ pub(crate) struct Args {
     /// What to make it from. The server's default if it is left out
     #[arg(long, short = 'T')]
     template: Option<String>,
+    /// Kubernetes: the warm pool to take it from
+    #[arg(long, value_name = "POOL")]
+    warm_pool: Option<String>,
+    /// Kubernetes: how the server is to reach it: tunnel, gateway, direct or in-cluster
+    #[arg(long, value_name = "MODE", value_parser = connection)]
+    connection: Option<ConnectionMode>,
     /// How long it lives, whatever it does: 90s, 10m, 1h, 7d
     #[arg(long, value_name = "SPAN", value_parser = spans::span)]
     ttl: Option<Duration>,
@@ -103,6 +109,8 @@ impl Args {
         CreateRequest {
             name: self.name.unwrap_or_default(),
             template: self.template.unwrap_or_default(),
+            warm_pool: self.warm_pool.unwrap_or_default(),
+            connection_mode: self.connection.unwrap_or_default().into(),
             labels: self.labels.into_iter().collect(),
             env: pairs::env_vars(self.env),
             end: self.ttl.map(|ttl| End::Ttl(spans::wire(ttl))),
@@ -110,6 +118,16 @@ impl Args {
             no_wait: self.no_wait,
             ..CreateRequest::default()
         }
+    }
+}
+
+fn connection(text: &str) -> Result<ConnectionMode, String> {
+    match text {
+        "tunnel" => Ok(ConnectionMode::Tunnel),
+        "gateway" => Ok(ConnectionMode::Gateway),
+        "direct" => Ok(ConnectionMode::Direct),
+        "in-cluster" => Ok(ConnectionMode::InCluster),
+        _ => Err("expected tunnel, gateway, direct or in-cluster".to_owned()),
     }
 }
 
@@ -161,7 +179,15 @@ mod tests {
             "b=",
             "--env",
             "K=V=W",
+            "--warm-pool",
+            "p",
+            "--connection",
+            "in-cluster",
         ]);
+        assert_eq!(
+            (request.warm_pool.as_str(), request.connection_mode()),
+            ("p", ConnectionMode::InCluster)
+        );
         assert_eq!((request.name.as_str(), request.template.as_str()), ("demo", "t"));
         assert_eq!(request.end, Some(End::Ttl(spans::wire(Duration::from_secs(3_600)))));
         assert_eq!(request.idle_limit, Some(spans::wire(Duration::from_secs(600))));

@@ -15,8 +15,8 @@ use prost_types::Timestamp;
 use sandgate::v1;
 use serde::Serialize;
 
-pub(crate) use self::parts::IsolationView;
-use self::parts::{CapabilityView, ConnectionView, EndView, EnforcementView, StartView, UsageView};
+use self::parts::{CapabilityView, EndView, EnforcementView, StartView, UsageView};
+pub(crate) use self::parts::{ConnectionView, IsolationView};
 use super::{
     output::{Cell, Paint, Show, Table, Text},
     spans,
@@ -203,7 +203,7 @@ fn none_if_empty(text: &str) -> &str {
     if text.is_empty() { "none" } else { text }
 }
 
-fn with_why(what: &str, why: &str) -> String {
+pub(crate) fn with_why(what: &str, why: &str) -> String {
     match why.is_empty() {
         true => what.into(),
         false => format!("{what}: {why}"),

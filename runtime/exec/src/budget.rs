@@ -8,8 +8,10 @@ use sandgate_proto::runtime::v1::{BudgetedOutput, OutputBudget};
 /// How much of each stream to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
-    pub(crate) head: u64,
-    pub(crate) tail: u64,
+    /// Bytes from the start.
+    pub head: u64,
+    /// Bytes from the end.
+    pub tail: u64,
 }
 
 const MAX: u64 = 1 << 20;
@@ -41,7 +43,8 @@ impl Budget {
 }
 
 /// Cuts an excerpt at line ends and characters, and counts what is left out.
-pub(crate) fn budgeted(excerpt: Excerpt) -> BudgetedOutput {
+#[must_use]
+pub fn budgeted(excerpt: Excerpt) -> BudgetedOutput {
     let Excerpt {
         total,
         newlines,

@@ -22,11 +22,11 @@ pub mod task;
 mod tree;
 
 pub use self::{
-    budget::Budget,
+    budget::{Budget, budgeted},
     exec::{Caller, Exec},
     execs::Execs,
     follow::Events,
     id::{Digest, check_id, digest},
     settings::{CgroupRoots, Settings},
-    spec::{Env, check_env, span},
+    spec::{Env, Fingerprint, check_env, command_line, fingerprint, pty_size, span},
 };

@@ -55,7 +55,7 @@ pub(crate) struct Save {
 pub type Env = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// What tells one request from another. Keyed, so that a guess at an environment can't be checked against it.
-pub(crate) type Fingerprint = [u8; 32];
+pub type Fingerprint = [u8; 32];
 
 const MAX_SCRIPT: usize = 1 << 20;
 const MAX_GRACE: Duration = Duration::from_secs(300);
@@ -116,7 +116,8 @@ impl Spec {
 }
 
 /// The fingerprint of a request: everything that decides what is run. See the comment on `ExecSpec`.
-pub(crate) fn fingerprint(spec: &proto::ExecSpec, key: &[u8]) -> Fingerprint {
+#[must_use]
+pub fn fingerprint(spec: &proto::ExecSpec, key: &[u8]) -> Fingerprint {
     let mut spec = spec.clone();
     let env: BTreeMap<String, proto::EnvVar> = spec.env.drain(..).map(|var| (var.name.clone(), var)).collect();
     spec.env = env.into_values().collect();
@@ -131,7 +132,8 @@ pub(crate) fn fingerprint(spec: &proto::ExecSpec, key: &[u8]) -> Fingerprint {
 }
 
 /// The command as one line for a person.
-pub(crate) fn command_line(spec: &proto::ExecSpec) -> String {
+#[must_use]
+pub fn command_line(spec: &proto::ExecSpec) -> String {
     let line = match &spec.command {
         Some(Command::Shell(script)) => script.clone(),
         Some(Command::Argv(argv)) if argv.args_raw.is_empty() => argv.args.join(" "),
@@ -299,7 +301,10 @@ fn terminal(pty: proto::Pty) -> Result<Terminal, Refusal> {
 }
 
 /// Columns and rows of a terminal.
-pub(crate) fn pty_size(size: &proto::PtySize) -> Result<(u16, u16), Refusal> {
+///
+/// # Errors
+/// When one of them is 0 or too large.
+pub fn pty_size(size: &proto::PtySize) -> Result<(u16, u16), Refusal> {
     let bound = |n: u32| u16::try_from(n).ok().filter(|n| *n > 0);
     bound(size.columns)
         .zip(bound(size.rows))

@@ -78,6 +78,21 @@ impl Store {
         })))
     }
 
+    /// A store without files: what it holds is gone with the process.
+    #[must_use]
+    pub fn in_memory(retain_bytes: u64) -> Self {
+        let limits = StoreLimits {
+            memory_bytes: u64::MAX,
+            retain_bytes,
+        };
+        Store(Arc::new(Shared {
+            // Nothing is ever spilled, so nobody looks there, but for a removal that finds nothing.
+            dir: PathBuf::from("/nonexistent"),
+            budget: Arc::new(Budget::new(limits)),
+            registry: Mutex::default(),
+        }))
+    }
+
     /// A new, empty log. Files that a former log of that id left are deleted with the first spill.
     ///
     /// # Errors

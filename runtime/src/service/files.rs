@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::{Stream, TryStreamExt as _};
 use sandgate_errors::Refusal;
 use sandgate_exec::check_id;
 use sandgate_files::{Error, View, run_batch, transfer, watch::Subscription};
@@ -16,7 +17,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, mpsc},
     task::spawn_blocking,
 };
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 use super::{Files, Service};
 use crate::{
@@ -35,7 +36,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Messages of up to 64 KiB (a caller may send 1 MiB) between transport and disk.
 const QUEUE: usize = 8;
 
-pub(super) async fn batch(service: &Service, request: FileOpsRequest) -> Result<FileOpsResponse, Refusal> {
+pub(crate) async fn batch(service: &Service, request: FileOpsRequest) -> Result<FileOpsResponse, Refusal> {
     service.identity.expect(&request.expected_incarnation)?;
     if request.ops.len() > MAX_OPS {
         return Err(Refusal::invalid("ops", "at most 1,000 operations a batch"));
@@ -99,11 +100,11 @@ enum Incoming {
     End,
 }
 
-pub(super) async fn upload(
+pub(crate) async fn upload(
     service: &Service,
-    mut requests: Streaming<proto::UploadRequest>,
+    mut requests: impl Stream<Item = Result<proto::UploadRequest, Status>> + Unpin,
 ) -> Result<proto::UploadResponse, Status> {
-    let first = requests.message().await?.and_then(|request| request.message);
+    let first = requests.try_next().await?.and_then(|request| request.message);
     let Some(upload_request::Message::Start(start)) = first else {
         return Err(Refusal::invalid("message", "the first message is start").into());
     };
@@ -121,7 +122,7 @@ pub(super) async fn upload(
         });
         transfer::upload(&view, &start, &files.shared, messages)
     });
-    while let Some(request) = requests.message().await? {
+    while let Some(request) = requests.try_next().await? {
         let unknown = || Refusal::invalid("message", "this runtime does not know that message");
         let message = request.message.ok_or_else(unknown)?;
         if sender.send(Incoming::Message(message)).await.is_err() {
@@ -167,7 +168,7 @@ impl Source for Watched {
     }
 }
 
-pub(super) async fn download(
+pub(crate) async fn download(
     service: &Service,
     request: proto::DownloadRequest,
 ) -> Result<Answers<proto::DownloadResponse>, Status> {

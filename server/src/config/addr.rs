@@ -1,4 +1,4 @@
-//! Addresses: where the server listens, and which web pages may call it.
+//! Addresses: where the server listens, what it is called by, and which web pages may call it.
 
 use std::{
     fmt,
@@ -6,22 +6,23 @@ use std::{
     str::FromStr,
 };
 
-/// An address to listen on that only this machine can reach.
-///
-/// Callers can't be told apart yet, so another address would give every sandbox to whoever gets hold of one token.
+/// An address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenAddr(SocketAddr);
 
-/// An address that others could reach, or none at all.
+/// Not an address to listen on.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum NotLoopback {
-    /// It does not parse.
-    #[error("expected an IP address and a port, such as {}", ListenAddr::default())]
-    Malformed,
-    /// It is an address that others can reach.
-    #[error("only loopback addresses are allowed until callers can be told apart: use 127.0.0.1 or [::1]")]
-    Reachable,
-}
+#[error("expected an IP address and a port, such as {}", ListenAddr::default())]
+pub struct NotAnAddress;
+
+/// A name that the server is called by: a whole one, or `*.` and the end of several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllowedHost(String);
+
+/// Not a name of a server.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("expected a name without a port, such as \"sandgate.example.com\" or \"*.example.com\", in lower case")]
+pub struct NotAHost;
 
 /// Where a web page comes from, as browsers say it in `Origin`: scheme, host and, if it is not the scheme's own, port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +43,17 @@ impl ListenAddr {
     pub fn get(self) -> SocketAddr {
         self.0
     }
+
+    /// Whether only this machine can reach it.
+    #[must_use]
+    pub fn is_loopback(self) -> bool {
+        is_loopback(self.0)
+    }
+}
+
+/// Whether only this machine can reach an address.
+pub(crate) fn is_loopback(addr: SocketAddr) -> bool {
+    addr.ip().to_canonical().is_loopback()
 }
 
 impl Default for ListenAddr {
@@ -50,31 +62,56 @@ impl Default for ListenAddr {
     }
 }
 
-impl TryFrom<SocketAddr> for ListenAddr {
-    type Error = NotLoopback;
-
-    fn try_from(addr: SocketAddr) -> Result<Self, Self::Error> {
-        if addr.ip().to_canonical().is_loopback() {
-            Ok(Self(addr))
-        } else {
-            Err(NotLoopback::Reachable)
-        }
-    }
-}
-
 impl FromStr for ListenAddr {
-    type Err = NotLoopback;
+    type Err = NotAnAddress;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse::<SocketAddr>()
-            .map_err(|_| NotLoopback::Malformed)?
-            .try_into()
+        text.parse().map(Self).map_err(|_| NotAnAddress)
     }
 }
 
 impl fmt::Display for ListenAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+// === impl AllowedHost ===
+
+impl AllowedHost {
+    /// Whether a host is one that is meant. Names have no case, and may end with the dot of the root.
+    pub(crate) fn is(&self, host: &str) -> bool {
+        let host = host.strip_suffix('.').unwrap_or(host);
+        match self.0.strip_prefix('*') {
+            Some(end) => {
+                let cut = host.len().checked_sub(end.len()).filter(|cut| *cut > 0);
+                let found = cut.and_then(|cut| host.get(cut..));
+                found.is_some_and(|found| found.eq_ignore_ascii_case(end))
+            }
+            None => host.eq_ignore_ascii_case(&self.0),
+        }
+    }
+}
+
+impl FromStr for AllowedHost {
+    type Err = NotAHost;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_label = |label: &str| {
+            let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+            (1..=63).contains(&label.len()) && label.chars().all(inner)
+        };
+        let name = text.strip_prefix("*.").unwrap_or(text);
+        let is_number = |label: &str| label.chars().all(|c| c.is_ascii_digit());
+        // An address is none: those are taken or refused by themselves.
+        let odd = name.len() > 253 || !name.split('.').all(is_label) || name.rsplit('.').next().is_some_and(is_number);
+        if odd { Err(NotAHost) } else { Ok(Self(text.to_owned())) }
+    }
+}
+
+impl fmt::Display for AllowedHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 
@@ -125,21 +162,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_loopback_is_taken() {
-        for good in ["127.0.0.1:7263", "127.8.9.1:0", "[::1]:7263", "[::ffff:127.0.0.1]:80"] {
-            assert!(good.parse::<ListenAddr>().is_ok(), "{good}");
+    fn it_is_known_which_addresses_others_can_reach() {
+        let parse = |text: &str| text.parse::<ListenAddr>();
+        for near in ["127.0.0.1:7263", "127.8.9.1:0", "[::1]:7263", "[::ffff:127.0.0.1]:80"] {
+            assert!(parse(near).unwrap().is_loopback(), "{near}");
         }
-        for bad in [
-            "0.0.0.0:7263",
-            "[::]:7263",
-            "192.168.1.5:80",
-            "[::ffff:10.0.0.1]:80",
-            "8.8.8.8:53",
-        ] {
-            assert_eq!(bad.parse::<ListenAddr>(), Err(NotLoopback::Reachable), "{bad}");
+        for far in ["0.0.0.0:7263", "[::]:7263", "192.168.1.5:80", "[::ffff:10.0.0.1]:80"] {
+            assert!(!parse(far).unwrap().is_loopback(), "{far}");
         }
         for bad in ["", "7263", "localhost:7263", "127.0.0.1", "127.0.0.1:99999"] {
-            assert_eq!(bad.parse::<ListenAddr>(), Err(NotLoopback::Malformed), "{bad}");
+            assert_eq!(parse(bad), Err(NotAnAddress), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_host_is_a_name_or_the_end_of_several() {
+        let host = |text: &str| text.parse::<AllowedHost>().unwrap();
+        for (allowed, name, is) in [
+            ("sandgate.tools.svc", "sandgate.tools.svc", true),
+            ("sandgate.tools.svc", "SandGate.tools.SVC.", true),
+            ("sandgate.tools.svc", "sandgate.tools.svc.evil.example", false),
+            ("sandgate.tools.svc", "x.sandgate.tools.svc", false),
+            ("*.tools.svc", "sandgate.tools.svc", true),
+            ("*.tools.svc", "a.b.tools.svc", true),
+            ("*.tools.svc", "tools.svc", false),
+            ("*.tools.svc", ".tools.svc", false),
+            ("*.tools.svc", "eviltools.svc", false),
+            ("*.tools.svc", "ätools.svc", false),
+        ] {
+            assert_eq!(host(allowed).is(name), is, "{allowed} {name}");
+        }
+        for bad in [
+            "",
+            "*",
+            "*.",
+            "a.*.b",
+            "x:80",
+            "http://x",
+            "UPPER",
+            "10.0.0.1",
+            "[::1]",
+            "a..b",
+            &"x".repeat(64),
+        ] {
+            assert_eq!(bad.parse::<AllowedHost>(), Err(NotAHost), "{bad}");
         }
     }
 

@@ -20,6 +20,7 @@ pub(super) struct Reader<'a> {
     sources: &'a Sources,
     shown: Vec<Shown>,
     errors: Vec<ConfigError>,
+    warnings: Vec<String>,
     variables: Vec<String>,
 }
 
@@ -40,6 +41,7 @@ impl<'a> Reader<'a> {
             sources,
             shown: Vec::new(),
             errors: Vec::new(),
+            warnings: Vec::new(),
             variables: vec![variable(&["config"])],
         }
     }
@@ -113,6 +115,12 @@ impl<'a> Reader<'a> {
         path
     }
 
+    /// A path that may be left out.
+    pub(super) fn take_optional_path(&mut self, section: &mut Section<'a>, key: &'static str) -> Option<PathBuf> {
+        let cwd = &self.sources.process.cwd;
+        self.take_with(section, key, None::<PathBuf>, |path| path.map(|path| cwd.join(path)))
+    }
+
     fn take_with<T: Value>(
         &mut self,
         section: &mut Section<'a>,
@@ -145,19 +153,70 @@ impl<'a> Reader<'a> {
         value
     }
 
-    /// A key that has no meaning here, and why. It is a mistake to give it.
+    /// A key that has no meaning here, and why. It is a mistake to give it. An environment is shared by several
+    /// programs, so there it is only odd.
     pub(super) fn forbid(&mut self, section: &mut Section<'a>, key: &'static str, why: &str) {
         section.known.push(key);
-        if let Some((_, place)) = self.find(section, key) {
-            let (key, problem) = (section.name(key), why.to_owned());
-            self.errors.push(ConfigError { place, key, problem });
+        match self.find(section, key) {
+            None => {}
+            Some((_, place @ Place::Environment(_))) => {
+                self.warnings.push(format!("{place}: {} {why}", section.name(key)));
+            }
+            Some((_, place)) => {
+                let (key, problem) = (section.name(key), why.to_owned());
+                self.errors.push(ConfigError { place, key, problem });
+            }
         }
+    }
+
+    /// A table of the file that has no meaning here, with all its variables and flags.
+    pub(super) fn forbid_section(&mut self, outer: &mut Section<'a>, key: &'static str, why: &str) {
+        outer.known.push(key);
+        let problem = || why.to_owned();
+        let names = outer.table.into_iter().flat_map(|table| table.keys());
+        for name in names.filter(|name| name.get_ref() == key) {
+            self.errors.push(ConfigError {
+                place: self.sources.place_in_file(name.span().start),
+                key: outer.name(key),
+                problem: problem(),
+            });
+        }
+        for flag in self
+            .sources
+            .flags
+            .keys()
+            .filter(|flag| flag.starts_with(&format!("{key}-")))
+        {
+            self.errors.push(ConfigError {
+                place: Place::Flag(flag.clone()),
+                key: outer.name(key),
+                problem: problem(),
+            });
+        }
+        let of_it = format!("{}_", variable(&[key]));
+        for (name, text) in &self.sources.environment {
+            if name.starts_with(&of_it) && !text.is_empty() {
+                self.warnings.push(format!("environment {name}: {key} {why}"));
+            }
+        }
+    }
+
+    /// Notes something that looks like a mistake and is none for certain.
+    pub(super) fn warn(&mut self, warning: String) {
+        self.warnings.push(warning);
     }
 
     /// Notes a mistake in a value that was taken.
     pub(super) fn wrong(&mut self, section: &Section<'a>, key: &str, problem: String) {
         let (place, key) = (self.place(section, key), section.name(key));
         self.errors.push(ConfigError { place, key, problem });
+    }
+
+    /// Notes a number that must not be 0.
+    pub(super) fn at_least_one(&mut self, section: &Section<'a>, key: &str, value: u64) {
+        if value == 0 {
+            self.wrong(section, key, "expected a whole number of at least 1, not 0".to_owned());
+        }
     }
 
     /// Notes a mistake in the name or the whole of a section.
@@ -188,10 +247,10 @@ impl<'a> Reader<'a> {
     }
 
     /// What was taken, and what looks odd.
-    pub(super) fn finish(self) -> Result<(Vec<Shown>, Vec<String>), ConfigErrors> {
+    pub(super) fn finish(mut self) -> Result<(Vec<Shown>, Vec<String>), ConfigErrors> {
         if self.errors.is_empty() {
-            let warnings = self.odd_variables();
-            Ok((self.shown, warnings))
+            self.warnings.extend(self.odd_variables());
+            Ok((self.shown, self.warnings))
         } else {
             Err(ConfigErrors(self.errors))
         }

@@ -20,14 +20,21 @@ pub(super) fn toml(file: Option<&Path>, shown: &[Shown]) -> String {
         Some(path) => writeln!(out, "# File: {}", path.display()),
         None => writeln!(out, "# There is no file."),
     };
-    let mut section: &[String] = &[];
+    // In the order in which they were read first; the file's own keys are before all tables.
+    let mut sections: Vec<&[String]> = vec![&[]];
     for value in shown {
-        if value.section != section {
-            section = &value.section;
+        if !sections.contains(&&*value.section) {
+            sections.push(&value.section);
+        }
+    }
+    for section in sections {
+        if !section.is_empty() {
             let name: Vec<String> = section.iter().map(|word| bare(word)).collect();
             _ = writeln!(out, "\n[{}]", name.join("."));
         }
-        _ = writeln!(out, "{} = {} # {}", value.key, value.toml, value.place);
+        for value in shown.iter().filter(|value| value.section == section) {
+            _ = writeln!(out, "{} = {} # {}", value.key, value.toml, value.place);
+        }
     }
     out
 }

@@ -11,7 +11,7 @@ use super::{
     nearest,
     reader::{Reader, Section},
     units::{Cpus, Size, Span},
-    value::{Raw, Value, quoted},
+    value::{NAME, is_name, word_value},
 };
 
 /// The template that is always there.
@@ -131,13 +131,7 @@ impl TemplateConfig {
                 "can't be had with isolation = \"none\": leave one out".to_owned(),
             );
         }
-        if self.open_files == 0 {
-            reader.wrong(
-                section,
-                "open_files",
-                "expected a whole number of at least 1, not 0".to_owned(),
-            );
-        }
+        reader.at_least_one(section, "open_files", self.open_files);
     }
 }
 
@@ -165,26 +159,6 @@ impl Root {
     }
 }
 
-/// Values that are one of a few words.
-macro_rules! word_value {
-    ($type:ty, $($word:literal => $value:expr),+) => {
-        impl Value for $type {
-            fn read(raw: &Raw<'_>) -> Result<Self, String> {
-                match String::read(raw).as_deref() {
-                    $(Ok($word) => Ok($value),)+
-                    Ok(other) => Err(format!("{other:?} is unknown; {}", nearest::among(other, &[$($word),+]))),
-                    Err(_) => Err(raw.not(&[$(quoted($word)),+].join(" or "))),
-                }
-            }
-
-            fn to_toml(&self) -> String {
-                $(if *self == $value { return quoted($word); })+
-                String::new()
-            }
-        }
-    };
-}
-
 word_value!(RootKind, "host" => RootKind::Host, "rootfs" => RootKind::Rootfs);
 word_value!(Network, "none" => Network::None, "host" => Network::Host);
 word_value!(Isolation, "full" => Isolation::Full, "none" => Isolation::None);
@@ -199,19 +173,11 @@ pub(super) fn read_all<'a>(reader: &mut Reader<'a>, top: &mut Section<'a>) -> BT
     let mut templates = BTreeMap::new();
     for (name, mut section) in sections {
         if !is_name(&name) {
-            let problem =
-                "expected a name of 1 to 63 lower-case letters, digits and dashes, a letter or digit at both ends";
-            reader.wrong_section(&section, problem.to_owned());
+            reader.wrong_section(&section, format!("expected {NAME}"));
         }
         let template = TemplateConfig::read(reader, &mut section);
         reader.close(section);
         templates.insert(name, template);
     }
     templates
-}
-
-/// Names that are fit for Kubernetes too.
-fn is_name(name: &str) -> bool {
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    (1..=63).contains(&name.len()) && name.chars().all(inner) && !name.starts_with('-') && !name.ends_with('-')
 }

@@ -8,7 +8,7 @@ use std::{
 use toml::de::DeValue;
 
 use super::{
-    addr::{ListenAddr, WebOrigin},
+    addr::{AllowedHost, ListenAddr, WebOrigin},
     filter::LogFilter,
     units::{Cpus, Size, Span},
 };
@@ -31,15 +31,31 @@ pub(super) trait Value: Sized {
 }
 
 /// The word for "no limit".
-const NONE: &str = "none";
+pub(super) const NONE: &str = "none";
+
+/// What [`is_name`] takes.
+pub(super) const NAME: &str = "a name of 1 to 63 lower-case letters, digits and dashes, a letter or digit at both ends";
+
+/// Names that are fit for Kubernetes too.
+pub(super) fn is_name(name: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    (1..=63).contains(&name.len()) && name.chars().all(inner) && !name.starts_with('-') && !name.ends_with('-')
+}
 
 // === impl Raw ===
 
 impl Raw<'_> {
-    fn text(&self) -> Option<&str> {
+    pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Toml(value) => value.as_str(),
             Self::Text(text) => Some(text),
+        }
+    }
+
+    pub(super) fn truth(&self) -> Option<bool> {
+        match self {
+            Self::Toml(value) => value.as_bool(),
+            Self::Text(text) => text.parse().ok(),
         }
     }
 
@@ -95,6 +111,28 @@ macro_rules! text_value {
     };
 }
 
+/// Values that are one of a few words.
+macro_rules! word_value {
+    ($type:ty, $($word:literal => $value:expr),+) => {
+        impl $crate::config::value::Value for $type {
+            fn read(raw: &$crate::config::value::Raw<'_>) -> Result<Self, String> {
+                match <String as $crate::config::value::Value>::read(raw).as_deref() {
+                    $(Ok($word) => Ok($value),)+
+                    Ok(other) => Err(format!("{other:?} is unknown; {}", $crate::config::nearest::among(other, &[$($word),+]))),
+                    Err(_) => Err(raw.not(&[$($crate::config::value::quoted($word)),+].join(" or "))),
+                }
+            }
+
+            fn to_toml(&self) -> String {
+                $(if *self == $value { return $crate::config::value::quoted($word); })+
+                String::new()
+            }
+        }
+    };
+}
+pub(super) use word_value;
+
+text_value!(AllowedHost, "text");
 text_value!(ListenAddr, "text");
 text_value!(LogFilter, "text");
 text_value!(Size, Size::EXPECTED);
@@ -109,6 +147,16 @@ impl Value for String {
 
     fn to_toml(&self) -> String {
         quoted(self)
+    }
+}
+
+impl Value for bool {
+    fn read(raw: &Raw<'_>) -> Result<Self, String> {
+        raw.truth().ok_or_else(|| raw.not("true or false"))
+    }
+
+    fn to_toml(&self) -> String {
+        self.to_string()
     }
 }
 

@@ -36,6 +36,18 @@ impl Token {
         Ok(Self { secret, path })
     }
 
+    /// Reads one that somebody chose, for several servers. Who else may read it is that person's business: a mounted
+    /// Secret is a symlink, and is its group's too.
+    pub(super) fn read_shared(path: &Path) -> Result<Self, StateError> {
+        let unusable = |error| StateError::TokenUnusable(path.to_owned(), error);
+        let file = File::open(path).map_err(unusable)?;
+        let secret = secret_in(&file).map_err(unusable)?;
+        Ok(Self {
+            secret: secret.ok_or_else(|| StateError::SharedTokenMalformed(path.to_owned()))?,
+            path: path.to_owned(),
+        })
+    }
+
     /// Whether it is the same, in a time that says nothing about how much of it is.
     #[must_use]
     pub fn is(&self, shown: &str) -> bool {
@@ -78,14 +90,20 @@ fn read(path: &Path) -> Result<Option<String>, StateError> {
             mode: meta.mode() & 0o7777,
         });
     }
-    let mut text = String::new();
-    let most = u64::try_from(*LENGTHS.end() + 2).unwrap_or(u64::MAX);
-    (&file).take(most).read_to_string(&mut text).map_err(unusable)?;
-    let secret = text.trim();
-    if !LENGTHS.contains(&secret.len()) || !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(StateError::TokenMalformed(path.to_owned()));
+    match secret_in(&file).map_err(unusable)? {
+        Some(secret) => Ok(Some(secret)),
+        None => Err(StateError::TokenMalformed(path.to_owned())),
     }
-    Ok(Some(secret.to_owned()))
+}
+
+/// Nothing if what is in the file is no token.
+fn secret_in(file: &File) -> io::Result<Option<String>> {
+    let mut text = Vec::new();
+    let most = u64::try_from(*LENGTHS.end() + 2).unwrap_or(u64::MAX);
+    file.take(most).read_to_end(&mut text)?;
+    let secret = text.trim_ascii();
+    let good = LENGTHS.contains(&secret.len()) && secret.iter().all(u8::is_ascii_graphic);
+    Ok(good.then(|| String::from_utf8_lossy(secret).into_owned()))
 }
 
 /// Writes aside and renames in, so that a server killed meanwhile leaves no half token.
@@ -151,6 +169,26 @@ mod tests {
             &"0".repeat(64),
         ] {
             assert!(!token.is(wrong), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_was_chosen_is_read_as_kubernetes_mounts_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (real, path) = (dir.path().join("..data"), dir.path().join("token"));
+        std::os::unix::fs::symlink("..data", &path).unwrap();
+        let missing = Token::read_shared(&path).unwrap_err().to_string();
+        assert!(missing.contains(path.to_str().unwrap()), "{missing}");
+        fs::write(&real, format!("{}\n", "t".repeat(32))).unwrap();
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o444)).unwrap();
+        let token = Token::read_shared(&path).unwrap();
+        assert!(token.is(&"t".repeat(32)));
+        assert_eq!(token.path(), path);
+        for text in ["", "short", &"ä".repeat(40), &"x".repeat(300), &"two words ".repeat(5)] {
+            fs::remove_file(&real).unwrap();
+            fs::write(&real, text).unwrap();
+            let error = Token::read_shared(&path).unwrap_err();
+            assert!(matches!(error, StateError::SharedTokenMalformed(_)), "{text}: {error}");
         }
     }
 

@@ -13,7 +13,7 @@ fn every_mistake_names_file_and_key_and_what_was_expected() {
         (
             "listen = [\"0.0.0.0:7263\"]",
             ":1: listen:",
-            "until callers can be told apart",
+            "name its file in token_file",
         ),
         ("listen = [7263]", ":1: listen:", "expected text, not 7263"),
         (
@@ -47,7 +47,7 @@ fn every_mistake_names_file_and_key_and_what_was_expected() {
         (
             "quux = 1",
             ":1: quux:",
-            "unknown key; expected one of: listen, state_dir,",
+            "unknown key; expected one of: provider, listen,",
         ),
         ("limits = 1", ":1: limits:", "expected a table, not 1"),
         ("[limit]\nsandboxes = 1", ":1: limit:", "did you mean \"limits\"?"),
@@ -179,10 +179,147 @@ fn every_mistake_names_file_and_key_and_what_was_expected() {
             "did you mean \"memory\"?",
         ),
     ] {
-        let errors = Config::resolve(&sources(text)).expect_err(text).to_string();
-        let line = errors.lines().find(|line| line.contains(&format!("{FILE}{place}")));
-        let line = line.unwrap_or_else(|| panic!("{text}\nexpected {place}\n{errors}"));
-        assert!(line.contains(expected), "{text}\nexpected {expected}\n{line}");
+        told(text, place, expected);
+    }
+}
+
+fn told(text: &str, place: &str, expected: &str) {
+    let errors = Config::resolve(&sources(text)).expect_err(text).to_string();
+    let line = errors.lines().find(|line| line.contains(&format!("{FILE}{place}")));
+    let line = line.unwrap_or_else(|| panic!("{text}\nexpected {place}\n{errors}"));
+    assert!(line.contains(expected), "{text}\nexpected {expected}\n{line}");
+}
+
+#[test]
+fn so_does_every_mistake_about_a_cluster() {
+    for (text, place, expected) in [
+        ("", ":1: provider:", "is unknown; did you mean"),
+        ("namespaces = []", ":3: kubernetes.namespaces:", "at least one"),
+        (
+            "namespaces = \"default\"",
+            ":3: kubernetes.namespaces:",
+            "expected a list",
+        ),
+        ("namespaces = [\"A b\"]", ":3: kubernetes.namespaces:", "lower-case"),
+        ("namespaces = [\"a\", \"a\"]", ":3: kubernetes.namespaces:", "twice"),
+        (
+            "make_pools = \"yes\"",
+            ":3: kubernetes.make_pools:",
+            "expected true or false",
+        ),
+        ("trust_domain = \"a/b\"", ":3: kubernetes.trust_domain:", "not \"a/b\""),
+        (
+            "keys_dir = \"keys\"",
+            ":3: kubernetes.keys_dir:",
+            "expected an absolute path",
+        ),
+        (
+            "connection = \"tunel\"",
+            ":3: kubernetes.connection:",
+            "did you mean \"tunnel\"?",
+        ),
+        (
+            "connection = \"gateway\"",
+            ":3: kubernetes.connection:",
+            "kubernetes.gateway.name must be given",
+        ),
+        (
+            "connection = \"direct\"",
+            ":3: kubernetes.connection:",
+            "kubernetes.direct.url must be given",
+        ),
+        (
+            "in_cluster = 0",
+            ":3: kubernetes.in_cluster:",
+            "true, false or \"auto\"",
+        ),
+        (
+            "image_grace = \"none\"",
+            ":3: kubernetes.image_grace:",
+            "expected a span",
+        ),
+        (
+            "namespace = \"x\"",
+            ":3: kubernetes.namespace:",
+            "did you mean \"namespaces\"?",
+        ),
+        (
+            "[kubernetes.gateway]\nname = \"x\"",
+            ":4: kubernetes.gateway.name:",
+            "namespace must be given too",
+        ),
+        (
+            "[kubernetes.gateway]\nlistener = \"x\"",
+            ":4: kubernetes.gateway.listener:",
+            "without name",
+        ),
+        (
+            "[kubernetes.direct]\nheaders = { a = \"b\" }",
+            ":4: kubernetes.direct.headers:",
+            "without url",
+        ),
+        (
+            "[kubernetes.direct]\nheaders = { \"a b\" = \"c\" }",
+            ":4: kubernetes.direct.headers:",
+            "not fit for a header",
+        ),
+        ("[kubernetes.gate]\nname = \"x\"", ":3: kubernetes.gate:", "unknown key"),
+        // What is for sandboxes on this machine only.
+        ("[template.x]\npids = 5", ":3: template:", "SandboxTemplates"),
+        ("[limits]\nsandboxes = 5", ":4: limits.sandboxes:", "ResourceQuota"),
+        (
+            "[limits]\nexecs_per_sandbox = 5",
+            ":4: limits.execs_per_sandbox:",
+            "only for provider = \"local\"",
+        ),
+    ] {
+        let provider = if text.is_empty() { "kubernets" } else { "kubernetes" };
+        told(
+            &format!("provider = {provider:?}\n[kubernetes]\n{text}"),
+            place,
+            expected,
+        );
+    }
+    let only_here = "provider = \"kubernetes\"\nmonitor_bin = \"/x\"\n";
+    told(only_here, ":2: monitor_bin:", "only for provider = \"local\"");
+    let only_there = "[kubernetes]\nnamespaces = [\"a\"]";
+    told(only_there, ":1: kubernetes:", "only for provider = \"kubernetes\"");
+}
+
+#[test]
+fn what_is_for_another_provider_is_a_mistake_as_a_flag_and_odd_in_the_environment() {
+    let flags = [("kubernetes-context", "x")];
+    let error = Config::resolve(&with(sources(""), &[], &flags))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("flag --kubernetes-context: kubernetes: is only for"),
+        "{error}"
+    );
+    let flags = [("provider", "kubernetes"), ("monitor-bin", "x")];
+    let error = Config::resolve(&with(sources(""), &[], &flags))
+        .unwrap_err()
+        .to_string();
+    assert!(error.starts_with("flag --monitor-bin: monitor_bin: is only"), "{error}");
+    // Those who test have these for other programs too.
+    let environment = [
+        ("SANDGATE_RUNTIME_BIN", "/x"),
+        ("SANDGATE_KUBERNETES_CONTEXT", "x"),
+        ("SANDGATE_KUBERNETES_KEYS_DIR", "/keys"),
+    ];
+    for (provider, odd) in [
+        ("kubernetes", &["SANDGATE_RUNTIME_BIN"][..]),
+        (
+            "local",
+            &["SANDGATE_KUBERNETES_CONTEXT", "SANDGATE_KUBERNETES_KEYS_DIR"],
+        ),
+    ] {
+        let config = Config::resolve(&with(sources(""), &environment, &[("provider", provider)])).unwrap();
+        assert_eq!(config.warnings.len(), odd.len(), "{:?}", config.warnings);
+        for (warning, name) in config.warnings.iter().zip(odd) {
+            assert!(warning.starts_with(&format!("environment {name}: ")), "{warning}");
+            assert!(warning.contains("is only for provider"), "{warning}");
+        }
     }
 }
 
@@ -192,7 +329,7 @@ fn a_mistake_elsewhere_names_the_variable_or_the_flag() {
         (
             &[("SANDGATE_LISTEN", "0.0.0.0:1")][..],
             &[][..],
-            "environment SANDGATE_LISTEN: listen: only loopback",
+            "environment SANDGATE_LISTEN: listen: 0.0.0.0:1 can be reached",
         ),
         (
             &[("SANDGATE_LIMITS_SANDBOXES", "many")],

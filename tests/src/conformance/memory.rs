@@ -72,38 +72,20 @@ pub async fn another_server_sees_the_same(world: &mut impl World) {
 /// A deadline ends a sandbox, whatever it does; an idle limit only one that does nothing.
 pub async fn deadline_and_idle_limit_are_kept(world: &mut impl World) {
     let client = world.client().await;
-    let short = client
-        .create()
-        .name(new_name())
-        .ttl(Duration::from_secs(3))
-        .send()
-        .await
-        .unwrap();
-    let idle = client
-        .create()
-        .name(new_name())
-        .idle_limit(Duration::from_secs(2))
-        .send()
-        .await
-        .unwrap();
-    let busy = client
-        .create()
-        .name(new_name())
-        .idle_limit(Duration::from_secs(2))
-        .send()
-        .await
-        .unwrap();
+    let beat = world.beat();
+    let create = || client.create().name(new_name());
+    let (short, idle, busy, suspended) = tokio::try_join!(
+        create().ttl(3 * beat).send(),
+        create().idle_limit(2 * beat).send(),
+        create().idle_limit(2 * beat).send(),
+        create().ttl(4 * beat).idle_limit(beat).send(),
+    )
+    .unwrap();
     short.sandbox.start(Command::shell("sleep 600")).await.unwrap();
     busy.sandbox
         .start(Command::shell("sleep 600").id("detached"))
         .await
         .unwrap();
-    let suspended = client
-        .create()
-        .name(new_name())
-        .ttl(Duration::from_secs(4))
-        .idle_limit(Duration::from_secs(1));
-    let suspended = suspended.send().await.unwrap();
     suspended.sandbox.suspend(None).await.unwrap();
     for gone in [&short, &idle, &suspended] {
         until_gone(&gone.sandbox).await;

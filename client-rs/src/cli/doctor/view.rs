@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::cli::{
     Failure,
     output::{Cell, Paint, Show, Table, Text},
-    sandboxes::{IsolationView, isolation_table},
+    sandboxes::{ConnectionView, IsolationView, isolation_table, with_why},
 };
 
 /// The whole examination.
@@ -21,6 +21,7 @@ pub(super) struct View {
     driver: Option<String>,
     driver_version: Option<String>,
     template: Option<String>,
+    connection: Option<ConnectionView>,
     pub(super) checks: Vec<Check>,
     pub(super) isolation: Vec<IsolationView>,
     pub(super) tools: Vec<Tool>,
@@ -87,6 +88,7 @@ impl View {
         self.driver = Some(sandbox.driver.clone());
         self.driver_version = Some(sandbox.driver_version.clone());
         self.template = Some(sandbox.template.clone());
+        self.connection = sandbox.connection.clone().map(ConnectionView::from);
         self.isolation = sandbox.isolation.iter().cloned().map(IsolationView::from).collect();
         let lacking: Vec<&str> = self
             .isolation
@@ -124,6 +126,8 @@ impl View {
             driver.map(|(driver, version)| format!("{driver} {version}").trim().to_owned()),
         );
         fact("template", self.template.clone());
+        let reached = self.connection.as_ref();
+        fact("reached by", reached.map(|way| with_why(&way.mode, &way.why)));
         table
     }
 }
@@ -170,7 +174,11 @@ impl Show for View {
                 to.painted(Paint::Yellow, &line)
             }
             true => to.painted(Paint::Green, "Everything essential works."),
-            false => to.painted(Paint::Red, "Something essential does not work."),
+            false => {
+                // It has the rights and the configuration to find out, which a caller does not.
+                to.line("Where the server runs, `sandgate-server doctor` says what it lacks.")?;
+                to.painted(Paint::Red, "Something essential does not work.")
+            }
         }
     }
 }
@@ -190,7 +198,7 @@ impl Tool {
 
 #[cfg(test)]
 mod tests {
-    use sandgate::v1::{ErrorReason, IsolationMechanism};
+    use sandgate::v1::{Connection, ConnectionMode, ErrorReason, IsolationMechanism};
     use serde_json::json;
 
     use super::*;
@@ -198,6 +206,10 @@ mod tests {
     fn sandbox(required: bool) -> Sandbox {
         Sandbox {
             provider: "local".into(),
+            connection: Some(Connection {
+                mode: ConnectionMode::Tunnel.into(),
+                why: "asked for".into(),
+            }),
             isolation: vec![IsolationMechanism {
                 mechanism: "landlock".into(),
                 in_force: false,
@@ -249,6 +261,7 @@ mod tests {
             "driver",
             "driver_version",
             "template",
+            "connection",
         ] {
             assert!(json.get(field).is_some(), "{field}");
         }
@@ -267,6 +280,7 @@ mod tests {
         view.text(&mut Text::plain(&mut out)).unwrap();
         let page = String::from_utf8(out).unwrap();
         for part in [
+            "reached by  tunnel: asked for",
             "ok  isolation  everything",
             "landlock   no        the kernel has none",
             "git   no",

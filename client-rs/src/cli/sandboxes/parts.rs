@@ -33,9 +33,9 @@ pub(super) struct EnforcementView {
 
 /// How the server reaches it.
 #[derive(Debug, Serialize)]
-pub(super) struct ConnectionView {
-    pub(super) mode: String,
-    pub(super) why: String,
+pub(crate) struct ConnectionView {
+    pub(crate) mode: String,
+    pub(crate) why: String,
 }
 
 /// How it was started.

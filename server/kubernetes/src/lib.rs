@@ -1,0 +1,33 @@
+//! Sandboxes on Kubernetes, by the claims of agent-sandbox.
+#![forbid(unsafe_code)]
+
+mod api;
+mod birth;
+mod create;
+mod dial;
+mod doctor;
+mod driver;
+mod ending;
+mod lease;
+mod memo;
+mod notes;
+mod provider;
+mod reach;
+mod seal;
+mod settings;
+mod shared;
+mod stop;
+mod trouble;
+mod update;
+mod usage;
+mod view;
+mod watch;
+mod world;
+
+pub use self::{
+    api::DiscoveryError,
+    doctor::examine,
+    notes::parse_mode,
+    provider::{Kubernetes, OpenError},
+    settings::{DirectSettings, GatewaySettings, Settings},
+};

@@ -1,0 +1,238 @@
+//! What all parts of the provider work with.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
+use sandgate_auth::Signer;
+use sandgate_errors::Refusal;
+use sandgate_proto::v1::ErrorReason;
+use sandgate_provider::{Link, Name, Table};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::{
+    api::{Claim, Resources, SandboxObject},
+    dial::Modes,
+    driver::Drivers,
+    memo::{MEMO, Memo},
+    reach::Reach,
+    settings::Settings,
+    world::{Key, World},
+};
+
+/// How often a change is tried again that another writer was quicker with.
+const ATTEMPTS: usize = 8;
+/// How long the watch may be behind a refusal that says that it is.
+const NEWS: Duration = Duration::from_secs(2);
+/// When to try again what the cluster could not do now.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// What all parts of the provider work with.
+pub(crate) struct Shared {
+    pub(crate) client: Client,
+    pub(crate) resources: Resources,
+    pub(crate) settings: Settings,
+    pub(crate) signer: Option<Arc<Signer>>,
+    pub(crate) modes: Modes,
+    pub(crate) drivers: Drivers,
+    pub(crate) world: Arc<World>,
+    /// The ways to what runs inside, by claim.
+    pub(crate) links: Mutex<HashMap<Key, Reach>>,
+    /// Uids of sandboxes that a task of this server brings up right now.
+    pub(crate) births: Mutex<HashSet<String>>,
+    /// Held while a pool is made: many who need the same one at once make it once.
+    pub(crate) pool_maker: tokio::sync::Mutex<()>,
+    /// When sandboxes were used whose idle limit the servers keep.
+    pub(crate) uses: Mutex<HashMap<Key, Use>>,
+    pub(crate) closing: watch::Sender<bool>,
+}
+
+/// When a sandbox was used, in milliseconds since 1970, and its lease renewed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Use {
+    pub(crate) used_ms: u64,
+    pub(crate) renewed_ms: u64,
+}
+
+/// Why a change of a claim was not made.
+#[derive(Debug)]
+pub(crate) enum NotChanged {
+    /// There is no such claim any more.
+    Gone,
+    Refused(Refusal),
+}
+
+// === impl Shared ===
+
+impl Shared {
+    pub(crate) fn table(&self) -> &Arc<Table> {
+        self.world.table()
+    }
+
+    pub(crate) fn claims(&self, namespace: &str) -> Api<Claim> {
+        Api::namespaced_with(self.client.clone(), namespace, &self.resources.claims)
+    }
+
+    pub(crate) fn sandboxes(&self, namespace: &str) -> Api<SandboxObject> {
+        Api::namespaced_with(self.client.clone(), namespace, &self.resources.sandboxes)
+    }
+
+    pub(crate) fn links(&self) -> MutexGuard<'_, HashMap<Key, Reach>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn births(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.births.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn uses(&self) -> MutexGuard<'_, HashMap<Key, Use>> {
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        *self.closing.borrow()
+    }
+
+    /// Waits until something changes that callers could see, at most for `span`.
+    pub(crate) async fn news(&self, ticks: &mut watch::Receiver<u64>, span: Duration) {
+        let _ = tokio::time::timeout(span, ticks.changed()).await;
+    }
+
+    /// Changes what is remembered of a sandbox, and with it the claim. `change` gets the memo, and answers with a merge
+    /// patch of the claim beside it, or `None` if nothing is to be done. It is asked again when another writer was
+    /// quicker.
+    pub(crate) async fn revise(
+        &self,
+        key: &Key,
+        uid: &str,
+        mut change: impl FnMut(&Claim, &mut Memo) -> Result<Option<Value>, Refusal>,
+    ) -> Result<(), NotChanged> {
+        let api = self.claims(&key.namespace);
+        for _ in 0..ATTEMPTS {
+            let known = self
+                .world
+                .look(key, |_, entry| (Arc::clone(&entry.claim), entry.memo.clone()));
+            let (claim, mut memo) = known.ok_or(NotChanged::Gone)?;
+            if claim.metadata.uid.as_deref() != Some(uid) {
+                return Err(NotChanged::Gone);
+            }
+            let Some(mut patch) = change(&claim, &mut memo).map_err(NotChanged::Refused)? else {
+                return Ok(());
+            };
+            patch["metadata"]["uid"] = json!(uid);
+            patch["metadata"]["resourceVersion"] = json!(claim.metadata.resource_version);
+            patch["metadata"]["annotations"][MEMO] = json!(memo.to_json());
+            match api
+                .patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch))
+                .await
+            {
+                Ok(changed) => {
+                    self.world.put_claim(changed);
+                    return Ok(());
+                }
+                Err(error) if is_gone(&error) => return Err(NotChanged::Gone),
+                Err(error) if is_conflict(&error) => self.catch_up(key, uid, &claim).await?,
+                Err(error) => return Err(NotChanged::Refused(failed("the claim can't be changed", &error))),
+            }
+        }
+        let message = "the claim is changed by others again and again";
+        Err(NotChanged::Refused(
+            Refusal::new(ErrorReason::SandboxUnreachable, message).with_retry_after(RETRY_AFTER),
+        ))
+    }
+
+    /// Waits until the watch shows a later state of a claim than `seen`; asks for it if it takes long.
+    async fn catch_up(&self, key: &Key, uid: &str, seen: &Claim) -> Result<(), NotChanged> {
+        let mut ticks = self.table().ticks();
+        let version = |claim: &Claim| claim.metadata.resource_version.clone();
+        let newer = |world: &World| {
+            world
+                .look(key, |_, entry| version(&entry.claim) != version(seen))
+                .unwrap_or(true)
+        };
+        let until = tokio::time::Instant::now() + NEWS;
+        // Not every change is one that callers could see, so there is not always a tick.
+        while !newer(&self.world) {
+            if tokio::time::Instant::now() >= until {
+                let now = self.claims(&key.namespace).get_opt(&key.name).await;
+                match now.map_err(|error| NotChanged::Refused(failed("the claim can't be read", &error)))? {
+                    Some(claim) if claim.metadata.uid.as_deref() == Some(uid) => self.world.put_claim(claim),
+                    _ => return Err(NotChanged::Gone),
+                }
+                return Ok(());
+            }
+            self.news(&mut ticks, Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// The place of a claim, for what is sealed to it.
+    pub(crate) fn place(key: &Key) -> String {
+        key.to_string()
+    }
+
+    /// The way to a sandbox's runtime that was made last.
+    pub(crate) fn known_link(&self, key: &Key) -> Option<Link> {
+        self.links().get(key).map(|reach| reach.link.clone())
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl NotChanged ===
+
+impl NotChanged {
+    pub(crate) fn refusal(self, name: &Name) -> Refusal {
+        match self {
+            Self::Gone => not_found(name),
+            Self::Refused(refusal) => refusal,
+        }
+    }
+}
+
+pub(crate) fn not_found(name: impl fmt::Display) -> Refusal {
+    Refusal::new(ErrorReason::SandboxNotFound, format!("there is no sandbox {name}"))
+}
+
+pub(crate) fn stopping() -> Refusal {
+    Refusal::new(ErrorReason::Stopping, "the server is stopping; what was begun goes on")
+}
+
+pub(crate) fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409)
+}
+
+pub(crate) fn is_gone(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+/// What a caller is told when the API server refuses or does not answer.
+pub(crate) fn failed(what: &str, error: &kube::Error) -> Refusal {
+    match error {
+        kube::Error::Api(status) if status.code == 403 => Refusal::new(
+            ErrorReason::Internal,
+            format!("{what}: the server may not do that here ({})", status.message),
+        ),
+        kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429 => {
+            Refusal::new(ErrorReason::SandboxFailed, format!("{what}: {}", status.message))
+        }
+        other => {
+            let message = format!("{what}: the API server does not answer as it should ({other}); try again");
+            Refusal::new(ErrorReason::SandboxUnreachable, message).with_retry_after(RETRY_AFTER)
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Suspending, waking and deleting.
+
+use std::{sync::Arc, time::Duration};
+
+use kube::api::{DeleteParams, Preconditions, PropagationPolicy};
+use sandgate_errors::Refusal;
+use sandgate_proto::v1::{EndCause, ErrorReason, Sandbox, SandboxState};
+use sandgate_provider::{Begun, Name, Removed, inside};
+use serde_json::json;
+use tokio::time::{self, Instant};
+
+use crate::{
+    api::bound,
+    ending,
+    memo::{Ended, Mode},
+    shared::{NotChanged, RETRY_AFTER, Shared, failed, is_conflict, is_gone, not_found},
+    view::{Facts, now_ms},
+    world::{Entry, Key},
+};
+
+/// Beyond the grace time, until the cluster has removed a pod.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Beyond the grace time, until the kubelet tells that a container has ended.
+const KUBELET: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_secs(1);
+/// Until a Sandbox is told again to sleep.
+const SLEEP_AGAIN: Duration = Duration::from_secs(5);
+
+/// A sandbox that is to sleep.
+#[derive(Debug)]
+struct Waker {
+    uid: String,
+    incarnation: Option<String>,
+    last: Option<String>,
+    is_asleep: bool,
+}
+
+/// Deletes that claim and no later one of its name, and answers for the claim when everything below it is gone.
+pub(crate) fn only(uid: &str) -> DeleteParams {
+    DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        }),
+        propagation_policy: Some(PropagationPolicy::Foreground),
+        ..DeleteParams::default()
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    pub(crate) async fn suspend(
+        self: &Arc<Self>,
+        name: &Name,
+        expected: Option<&str>,
+        grace: Duration,
+    ) -> Result<Arc<Sandbox>, Refusal> {
+        let key = self.world.find(name).ok_or_else(|| not_found(name))?;
+        let seen = self.world.look(&key, Waker::see).ok_or_else(|| not_found(name))?;
+        seen.check(expected)?;
+        if seen.is_asleep {
+            return self.table().get(name.as_str()).ok_or_else(|| not_found(name));
+        }
+        let uid = seen.uid.clone();
+        let noted = self.revise(&key, &uid, |_, memo| {
+            memo.mode = Mode::Suspended;
+            memo.last_end = seen
+                .incarnation
+                .as_ref()
+                .map(|incarnation| Ended {
+                    incarnation: incarnation.clone(),
+                    cause: EndCause::Suspended.into(),
+                    message: "it was suspended".to_owned(),
+                    at_ms: now_ms(),
+                })
+                .or(memo.last_end.take());
+            Ok(Some(json!({"spec": {"lifecycle": {"ttlSecondsAfterFinished": null}}})))
+        });
+        noted.await.map_err(|error| error.refusal(name))?;
+        if seen.incarnation.is_some() {
+            self.end_processes(&key, grace).await;
+        }
+        self.until_asleep(&key, &uid, grace).await?;
+        self.table().get(name.as_str()).ok_or_else(|| not_found(name))
+    }
+
+    /// Ends what runs inside by its own means, which keeps the caller's grace time; a pod's is fixed.
+    async fn end_processes(&self, key: &Key, grace: Duration) {
+        let Some(link) = self.known_link(key) else {
+            return;
+        };
+        if inside::stop(&link, Some(grace)).await.is_err() {
+            return;
+        }
+        let until = Instant::now() + grace + KUBELET;
+        let mut ticks = self.table().ticks();
+        let ended = || {
+            self.world
+                .look(key, |facts, _| facts.pod.is_none_or(ending::is_over))
+                .unwrap_or(true)
+        };
+        while !ended() && Instant::now() < until {
+            // The end of a pod is not always something that callers see.
+            self.news(&mut ticks, Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Tells its Sandbox to sleep, and waits until its pod is gone; or until somebody wakes it.
+    async fn until_asleep(&self, key: &Key, uid: &str, grace: Duration) -> Result<(), Refusal> {
+        let until = Instant::now() + grace + PATIENCE;
+        let mut ticks = self.table().ticks();
+        let mut told: Option<Instant> = None;
+        loop {
+            ticks.mark_unchanged();
+            let now = self.world.look(key, |facts, entry| {
+                let wanted = entry.uid() == uid && entry.memo.mode == Mode::Suspended;
+                let asleep = facts.is_asleep() && facts.pod.is_none();
+                (wanted, asleep, bound(&entry.claim).map(str::to_owned))
+            });
+            match now {
+                None | Some((false, ..) | (true, true, _)) => return Ok(()),
+                Some((true, false, Some(sandbox))) if told.is_none_or(|at| at.elapsed() >= SLEEP_AGAIN) => {
+                    told = Some(Instant::now());
+                    self.set_running(key, &sandbox, false).await;
+                }
+                Some(_) if Instant::now() >= until => {
+                    let message = format!("sandbox {} is still being suspended; try again", key.name);
+                    return Err(Refusal::new(ErrorReason::SandboxUnreachable, message).with_retry_after(RETRY_AFTER));
+                }
+                Some(_) => self.news(&mut ticks, LOOK).await,
+            }
+        }
+    }
+
+    pub(crate) async fn resume(self: &Arc<Self>, name: &Name) -> Result<Begun, Refusal> {
+        let key = self.world.find(name).ok_or_else(|| not_found(name))?;
+        let uid = self.world.look(&key, |_, entry| entry.uid().to_owned());
+        let uid = uid.ok_or_else(|| not_found(name))?;
+        self.resume_claim(&key, &uid).await?.ok_or_else(|| not_found(name))
+    }
+
+    /// Sees to it that a sandbox runs in the end. `None`: it is gone.
+    pub(crate) async fn resume_claim(self: &Arc<Self>, key: &Key, uid: &str) -> Result<Option<Begun>, Refusal> {
+        let state = || self.table().get(&key.name).filter(|known| known.uid == uid);
+        let Some(sandbox) = state() else {
+            return Ok(None);
+        };
+        let sleeps = match sandbox.state() {
+            SandboxState::Failed => {
+                return Err(Refusal::new(ErrorReason::SandboxFailed, &sandbox.state_message));
+            }
+            SandboxState::Deleting => return Ok(None),
+            SandboxState::Suspended | SandboxState::Suspending => true,
+            _ => false,
+        };
+        if sleeps {
+            let woken = self.revise(key, uid, |_, memo| {
+                memo.mode = Mode::Waking;
+                Ok(Some(json!({})))
+            });
+            match woken.await {
+                Ok(()) => {}
+                Err(NotChanged::Gone) => return Ok(None),
+                Err(NotChanged::Refused(refusal)) => return Err(refusal),
+            }
+            self.spawn_birth(key, uid, Some(crate::birth::Asked::now()));
+        }
+        Ok(state().map(|sandbox| Begun {
+            sandbox,
+            created: false,
+            resumed: sleeps,
+        }))
+    }
+
+    pub(crate) async fn delete(
+        self: &Arc<Self>,
+        name: &Name,
+        uid: Option<&str>,
+        grace: Option<Duration>,
+    ) -> Result<Removed, Refusal> {
+        let Some(key) = self.world.find(name) else {
+            return Ok(Removed::default());
+        };
+        let Some(seen) = self.world.look(&key, |facts, entry| {
+            (Waker::see(facts, entry), entry.memo.volumes.clone())
+        }) else {
+            return Ok(Removed::default());
+        };
+        let (seen, volumes) = seen;
+        if uid.is_some_and(|uid| uid != seen.uid) {
+            return Ok(Removed::default());
+        }
+        let link = self.known_link(&key).filter(|_| seen.incarnation.is_some());
+        let execs_ended = match &link {
+            Some(link) => inside::alive_execs(link).await,
+            None => 0,
+        };
+        if let Some(grace) = grace.filter(|_| link.is_some()) {
+            self.end_processes(&key, grace).await;
+        }
+        match self.claims(&key.namespace).delete(&key.name, &only(&seen.uid)).await {
+            Ok(_) => {}
+            Err(error) if is_gone(&error) || is_conflict(&error) => {}
+            Err(error) => return Err(failed("the claim can't be deleted", &error)),
+        }
+        if let Some(link) = link.filter(|_| grace.is_none()) {
+            // The kubelet would wait for what ignores TERM.
+            let _ = time::timeout(LOOK, inside::stop(&link, None)).await;
+        }
+        let uid = seen.uid.as_str();
+        let gone = self
+            .table()
+            .wait(PATIENCE, |now| now.get(name.as_str()).is_none_or(|now| now.uid != uid));
+        if !gone.await {
+            let message = format!("sandbox {name} is still being removed; try again");
+            return Err(Refusal::new(ErrorReason::SandboxUnreachable, message).with_retry_after(RETRY_AFTER));
+        }
+        Ok(Removed {
+            existed: true,
+            uid: seen.uid,
+            incarnation: seen.incarnation.or(seen.last).unwrap_or_default(),
+            execs_ended,
+            disk_bytes: None,
+            volumes: volumes.into_iter().map(|volume| volume.name).collect(),
+        })
+    }
+}
+
+// === impl Waker ===
+
+impl Waker {
+    fn see(facts: &Facts<'_>, entry: &Entry) -> Self {
+        let sandbox = facts.view();
+        let started = entry.memo.started.as_ref().map(|started| started.incarnation.clone());
+        Self {
+            uid: entry.uid().to_owned(),
+            incarnation: started.clone().filter(|_| facts.is_greeted()),
+            last: sandbox.last_end.as_ref().map(|end| end.incarnation.clone()).or(started),
+            is_asleep: sandbox.state() == SandboxState::Suspended,
+        }
+    }
+
+    /// One that has ended is as good as the current one, if nothing was started since: the call is only repeated.
+    fn check(&self, expected: Option<&str>) -> Result<(), Refusal> {
+        let current = self.incarnation.as_ref().or(self.last.as_ref());
+        match expected {
+            Some(expected) if current.is_some_and(|current| current != expected) => {
+                let message = "the sandbox was restarted since; the one that runs now was left alone";
+                Err(Refusal::new(ErrorReason::SandboxRestarted, message).with("incarnation", expected))
+            }
+            _ => Ok(()),
+        }
+    }
+}

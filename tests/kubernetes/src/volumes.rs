@@ -1,0 +1,79 @@
+//! A provisioner of volumes, which our cluster has none of: each claim gets a directory of the node.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
+
+use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, PostParams},
+    runtime::{WatchStreamExt as _, watcher},
+};
+use serde_json::json;
+
+/// Whoever runs in our sandboxes.
+const USER: u32 = 1000;
+
+/// Makes a volume for each claim of a namespace, and removes it with the claim, for ever.
+pub(crate) async fn provision(client: Client, namespace: String, directory: PathBuf) {
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
+    let volumes: Api<PersistentVolume> = Api::all(client);
+    let mut events = watcher(claims, watcher::Config::default()).default_backoff().boxed();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(watcher::Event::Apply(claim) | watcher::Event::InitApply(claim)) => {
+                make(&volumes, &namespace, &claim, &directory).await;
+            }
+            Ok(watcher::Event::Delete(claim)) => {
+                let name = volume_name(&claim);
+                let _ = volumes.delete(&name, &DeleteParams::default()).await;
+                let _ = fs::remove_dir_all(directory.join(name));
+            }
+            Ok(watcher::Event::Init | watcher::Event::InitDone) | Err(_) => {}
+        }
+    }
+}
+
+fn volume_name(claim: &PersistentVolumeClaim) -> String {
+    format!("t-{}", claim.uid().unwrap_or_default())
+}
+
+async fn make(
+    volumes: &Api<PersistentVolume>,
+    namespace: &str,
+    claim: &PersistentVolumeClaim,
+    directory: &std::path::Path,
+) {
+    let name = volume_name(claim);
+    let path = directory.join(&name);
+    if claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some()) || path.exists() {
+        return;
+    }
+    // The kubelet makes what is mounted by a path below a volume as root; so it must be there.
+    for dir in [path.clone(), path.join("workspace"), path.join("state")] {
+        fs::create_dir_all(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o770)).unwrap();
+        std::os::unix::fs::chown(&dir, Some(USER), Some(USER)).unwrap();
+    }
+    let volume: PersistentVolume = serde_json::from_value(json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": "",
+            "claimRef": {"namespace": namespace, "name": claim.name_any(), "uid": claim.uid()},
+            "hostPath": {"path": path},
+        },
+    }))
+    .unwrap();
+    let made = volumes.create(&PostParams::default(), &volume).await;
+    if let Err(error) = made {
+        assert!(
+            matches!(&error, kube::Error::Api(status) if status.code == 409),
+            "{error}"
+        );
+    }
+}

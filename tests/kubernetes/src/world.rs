@@ -1,0 +1,28 @@
+//! The cluster as the conformance suite sees it.
+
+use std::time::Duration;
+
+use sandgate::Client;
+use sandgate_tests::{conformance::World, server::Server};
+
+/// Where sandboxes are made by a server on Kubernetes.
+pub struct Kubernetes(pub Server);
+
+impl World for Kubernetes {
+    async fn client(&self) -> Client {
+        self.0.client().await
+    }
+
+    async fn replace_server(&mut self) {
+        self.0.kill();
+        self.0.restart().await;
+    }
+
+    fn other_template(&self) -> &str {
+        "other"
+    }
+
+    fn beat(&self) -> Duration {
+        Duration::from_secs(6)
+    }
+}
