@@ -64,12 +64,12 @@ runtime: ## Build the runtime and the monitor, two static binaries
 
 .PHONY: test
 test: runtime ## Run all tests, against the real binaries
-	@$(NEED) buf perl strace pytest dcode cluster helm
+	@$(NEED) buf perl strace pytest dcode cluster helm agent-sandbox-sdk
 	@./scripts/test $(ARGS)
 
 .PHONY: cluster
 cluster: runtime ## Bring up a real Kubernetes of one node to test with
-	@$(NEED) cluster
+	@$(NEED) venv cluster
 	@./scripts/cluster up
 
 .PHONY: cluster-down
@@ -145,6 +145,12 @@ gen: ## Write the generated code of the other languages
 .PHONY: bench
 bench: runtime ## Run the benchmarks
 	cargo run --release --locked -p sandgate-bench -- $(ARGS)
+
+.PHONY: bench-cluster
+bench-cluster: runtime ## Run the benchmarks that need a Kubernetes
+	@$(NEED) venv cluster
+	cargo build --release --locked -p sandgate-server -p sandgate-bench
+	@./scripts/cluster with $(CARGO_TARGET_DIR)/release/claims
 
 .PHONY: fuzz
 fuzz: ## Fuzz paths and tar entries, each for FUZZ_SECONDS (60)

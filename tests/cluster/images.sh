@@ -5,7 +5,7 @@
 
 # These every cluster has. The server's and the command line's are made for who asks for them: `scripts/cluster image
 # server cli`.
-images=(pause busybox sandboxd sandbox runtime)
+images=(pause busybox sandboxd python-runtime sandbox runtime)
 
 # What others are made upon, large and seldom changed: it is unpacked once, and a new cluster gets links to its files.
 image_debian() { image sandgate/debian:test --root "$(debian)"; }
@@ -27,6 +27,12 @@ image_busybox() {
 image_sandboxd() {
     image sandgate/sandboxd:test --upon "$(debian)" --file "$(tool agent-sandbox sandboxd)=/usr/local/bin/sandboxd" \
         --user 1000 --cwd /workspace --entrypoint /usr/local/bin/sandboxd
+}
+
+# agent-sandbox's example of a runtime, which its SDK speaks to.
+image_python-runtime() {
+    image sandgate/python-runtime:test --upon "$(debian)" --root "$(python_runtime)" --user 1000 --cwd /app \
+        --entrypoint /usr/bin/python3 -m uvicorn main:app --host 0.0.0.0 --port 8888
 }
 
 # What Sandgate runs in one. Its runtime is a layer of its own: the rest is large and seldom changes.
@@ -130,6 +136,34 @@ debian() {
     if [ ! -f "$file" ]; then
         say "making the sandbox image from Debian packages, which takes minutes the first time"
         "$here/images/debian" "$file" >&2
+    fi
+    echo "$file"
+}
+
+# A layer with the python-runtime of the pinned agent-sandbox and those of its pinned packages that it serves with: it has
+# others for what runs in it, which want a newer Python than Debian may have.
+python_runtime() {
+    local source file python new
+    source=$(cd "$here/agent-sandbox" && PATH=$PATH:/usr/local/go/bin GOFLAGS=-mod=readonly GOTOOLCHAIN=local \
+        sh -eu -c 'go mod download "$1" >&2 && go list -m -f "{{.Dir}}" "$1"' sh sigs.k8s.io/agent-sandbox)
+    source=$source/examples/python-runtime-sandbox
+    file=$( (declare -f python_runtime && debian && cat "$source"/{main.py,requirements.txt}) | sha256sum | cut -c -12)
+    file=$SANDGATE_BUILDS/images/python-runtime-$file.tar
+    if [ ! -f "$file" ]; then
+        say "making the image of the python-runtime"
+        new=$file.$$
+        mkdir -p "$new/root/app"
+        cp --no-preserve=mode "$source/main.py" "$new/root/app"
+        sed '/--hash/d; s/ \\$//' "$source/requirements.txt" >"$new/pins"
+        python=$(tar --list --file "$(debian)" | sed -n 's|.*/usr/bin/python\(3\.[0-9]*\)$|\1|p')
+        python3 -m venv "$new/venv"
+        # For the Python that is in the image, not for that of this machine.
+        "$new/venv/bin/pip" install --quiet --disable-pip-version-check --only-binary :all: --python-version "$python" \
+            --platform "manylinux2014_$(uname -m)" --no-compile --target "$new/root/app" \
+            --constraint "$new/pins" fastapi uvicorn python-multipart >&2
+        tar --create --file "$new/tar" --directory "$new/root" --owner 1000 --group 1000 --sort=name app
+        mv "$new/tar" "$file"
+        rm -rf "$new"
     fi
     echo "$file"
 }

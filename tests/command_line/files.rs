@@ -80,8 +80,12 @@ async fn ls_stat_and_find() {
         .json(&["files", "find", "--dirs", "--hidden", "demo:src", "**"])
         .await;
     assert_eq!(
-        (fields(&json), &json["truncated"]),
-        (vec!["files", "truncated"], &json!(false))
+        (fields(&json), &json["truncated"], &json["directories_unreadable"]),
+        (
+            vec!["directories_unreadable", "files", "truncated"],
+            &json!(false),
+            &json!(0)
+        )
     );
     assert!(
         paths(&json).contains(&"/workspace/src/.dot") && paths(&json).contains(&"/workspace/src/deep"),

@@ -108,3 +108,55 @@ async fn a_saved_file_is_whole_whatever_is_dropped_from_the_log() {
     assert_eq!(exec.exit.as_ref().unwrap().status, Some(Status::Code(0)));
     assert!(!exec.save_error.is_empty(), "{exec:?}");
 }
+
+#[tokio::test]
+async fn a_saved_file_ends_at_its_bound_and_the_command_does_not() {
+    let runtime = Runtime::start().await;
+    let mut client = runtime.connect().await;
+    let path = runtime.workspace().join("saved");
+    let bounds = |max_bytes| {
+        Some(SaveOutput {
+            path: path.display().to_string(),
+            after_bytes: 10,
+            max_bytes,
+            ..Default::default()
+        })
+    };
+    let all: String = (1..=300_000).map(|n| format!("{n}\n")).collect();
+    let total = all.len() as u64;
+    // The bound is below, at and above what there is; and below what makes a file at all.
+    for (max_bytes, saved) in [
+        (100_001, 100_001),
+        (total, total),
+        (total + 1, total),
+        (0, total),
+        (3, 3),
+    ] {
+        for on_full in [OnFull::DropOldest, OnFull::Hold] {
+            let spec = ExecSpec {
+                save_output: bounds(max_bytes),
+                retain_bytes: 1 << 20,
+                on_full: on_full.into(),
+                ..shell("seq 300000; exit 7")
+            };
+            let exec = run(&mut client, spec).await.exec.unwrap();
+            assert_eq!(exec.exit.as_ref().unwrap().status, Some(Status::Code(7)));
+            assert_eq!(exec.written.unwrap().stdout, total);
+            assert_eq!(
+                (exec.saved_path.as_str(), exec.saved_bytes),
+                (path.to_str().unwrap(), saved)
+            );
+            assert_eq!(exec.save_error.is_empty(), saved == total, "{exec:?}");
+            assert!(fs::read(&path).unwrap() == all.as_bytes()[..usize::try_from(saved).unwrap()]);
+            fs::remove_file(&path).unwrap();
+        }
+    }
+    // Of both streams together.
+    let spec = ExecSpec {
+        save_output: bounds(20),
+        ..shell("printf 0123456789abcdef; printf 0123456789abcdef >&2")
+    };
+    let exec = run(&mut client, spec).await.exec.unwrap();
+    assert_eq!((exec.saved_bytes, fs::metadata(&path).unwrap().len()), (20, 20));
+    assert!(!exec.save_error.is_empty(), "{exec:?}");
+}

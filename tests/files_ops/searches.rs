@@ -168,3 +168,37 @@ async fn searches_have_their_options() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_glob_tells_of_what_it_could_not_look_into() {
+    within(async {
+        let runtime = Runtime::start().await;
+        let mut client = runtime.connect().await;
+        let work = runtime.workspace();
+        for (path, mode) in [("open", 0o755), ("closed", 0o700)] {
+            fs::create_dir(work.join(path)).unwrap();
+            fs::write(work.join(path).join("f"), "").unwrap();
+            fs::set_permissions(work.join(path), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        for (user, pattern, found, unreadable) in [
+            ("", "**/f", vec!["/closed/f", "/open/f"], 0),
+            ("nobody", "**/f", vec!["/open/f"], 1),
+            ("nobody", "open/*", vec!["/open/f"], 0),
+        ] {
+            let view = FileView {
+                user: user.into(),
+                ..rooted(&work)
+            };
+            let outcome = run_op(&mut client, &view, glob("/", pattern)).await;
+            let Outcome::Glob(globbed) = outcome else {
+                panic!("{outcome:?}")
+            };
+            let names: Vec<_> = globbed.entries.iter().map(|entry| entry.path.as_str()).collect();
+            assert_eq!(
+                (names, globbed.directories_unreadable, globbed.truncated),
+                (found, unreadable, false)
+            );
+        }
+    })
+    .await;
+}

@@ -1,7 +1,7 @@
 //! What every provider of sandboxes promises, seen from outside: the promises on the `Provider` trait, as cases.
 //!
 //! A provider's own test file makes a [`World`] and runs each case in it. Names are made up by each case, so that cases can
-//! share one world.
+//! share one world. What runs in a sandbox may be less than our runtime: then a case wants what `Sandbox.capabilities` says.
 
 mod life;
 mod memory;
@@ -28,6 +28,11 @@ pub trait World {
     /// A template that is not the default one.
     fn other_template(&self) -> &str;
 
+    /// How often calls are made to cross each other.
+    fn rounds(&self) -> usize {
+        20
+    }
+
     /// How long a sandbox may take from being asked for to its first command.
     fn beat(&self) -> Duration {
         Duration::from_secs(1)
@@ -41,6 +46,28 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 #[must_use]
 pub fn new_name() -> String {
     crate::new_id("c").chars().take(20).collect()
+}
+
+/// How well what runs in a sandbox can do something. `None`: not at all.
+#[must_use]
+pub fn level(sandbox: &v1::Sandbox, name: &str) -> Option<v1::CapabilityLevel> {
+    let found = sandbox.capabilities.iter().find(|capability| capability.name == name);
+    found.map(v1::Capability::level)
+}
+
+/// The call must have been refused because what runs in the sandbox lacks that.
+pub fn must_lack<T: std::fmt::Debug>(outcome: sandgate::Result<T>, name: &str) {
+    let error = outcome.unwrap_err();
+    let refused = error
+        .refused()
+        .unwrap_or_else(|| panic!("{name}: no reason in {error:?}"));
+    assert_eq!(
+        refused.reason,
+        Some(ErrorReason::CapabilityMissing),
+        "{name}: {refused:?}"
+    );
+    assert_eq!(refused.code, tonic::Code::Unimplemented, "{name}: {refused:?}");
+    assert_eq!(refused.metadata["capability"], name, "{refused:?}");
 }
 
 async fn create(client: &Client) -> Created {

@@ -407,7 +407,12 @@ pub fn monitor_binary() -> PathBuf {
 
 fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    let binary = test.ancestors().nth(2).unwrap().join(name);
+    // Tests are one directory below the programs, a benchmark is one of them.
+    let mut dir = test.parent().unwrap();
+    if dir.ends_with("deps") {
+        dir = dir.parent().unwrap();
+    }
+    let binary = dir.join(name);
     assert!(
         binary.exists(),
         "{} is not there: `make test` builds it",

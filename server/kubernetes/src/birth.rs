@@ -11,7 +11,10 @@ use sandgate_proto::{
     runtime::v1::{ConfigureRequest, ConfiguredEnv, EnvVar, HelloRequest, HelloResponse},
     v1::{ColdReason, ErrorReason},
 };
-use sandgate_provider::limits::{duration, millis, timestamp};
+use sandgate_provider::{
+    inside,
+    limits::{duration, millis, timestamp},
+};
 use serde_json::{Value, json};
 use tokio::{task::JoinSet, time, time::Instant};
 use tonic::Status;
@@ -23,7 +26,7 @@ use crate::{
     memo::{Ended, Kind, Memo, Mode, PoolMemo, Started},
     reach::{PodStart, Reach},
     seal,
-    shared::{NotChanged, Shared, is_gone},
+    shared::{NotChanged, Shared, failed, is_gone},
     trouble::{self, Outlook},
     view::{Facts, now_ms, unix_ms},
     world::{Entry, Key},
@@ -35,12 +38,16 @@ const GENERATION: u32 = 1;
 const ANSWER: Duration = Duration::from_secs(10);
 /// Between two looks at a sandbox that comes up: some troubles are told by time alone.
 const LOOK: Duration = Duration::from_secs(1);
+/// Nobody is given longer to end.
+const LONGEST_GRACE: Duration = Duration::from_secs(600);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// How long others leave a sandbox to the server that made it.
 const MAKERS_TIME: Duration = Duration::from_secs(3);
-/// Until a Sandbox is told again to wake up.
-const WAKE_AGAIN: Duration = Duration::from_secs(5);
+/// Until a Sandbox is told again to run or to sleep.
+const TELL_AGAIN: Duration = Duration::from_secs(5);
+/// How long a pod may take to learn of the server's keys, once it runs.
+const KEYS_TIME: Duration = Duration::from_secs(90);
 /// What runs inside ends the sandbox at its deadline. The claim's own end comes after it, for when nothing runs.
 const AFTER_DEADLINE: u64 = 5_000;
 /// A runtime that has a deadline keeps one: this far away is never.
@@ -63,7 +70,9 @@ enum Step {
     /// Nothing, ever.
     Over,
     Greet,
+    /// Its Sandbox is to run, or to sleep.
     Wake(String),
+    Sleep(String),
     Wait,
     Extend,
     GiveUp(String),
@@ -155,7 +164,9 @@ impl Shared {
 
     /// Leaves a sandbox to the server that made it for a moment, and brings it up then if that one does not.
     async fn stand_in(self: Arc<Self>, key: Key) -> Key {
-        time::sleep(MAKERS_TIME).await;
+        let by = self.world.look(&key, |_, entry| entry.memo.asleep_by_ms).flatten();
+        let left = Duration::from_millis(by.unwrap_or(0).saturating_sub(now_ms()));
+        time::sleep(MAKERS_TIME + left.min(LONGEST_GRACE)).await;
         let orphan = self.world.look(&key, |facts, entry| {
             needs_somebody(facts, entry).then(|| entry.uid().to_owned())
         });
@@ -180,7 +191,8 @@ impl Shared {
     async fn birth(self: &Arc<Self>, key: &Key, uid: &str, mut asked: Option<Asked>) {
         let mut ticks = self.table().ticks();
         let mut pause = FIRST_PAUSE;
-        let mut woken: Option<Instant> = None;
+        let mut told: Option<Instant> = None;
+        let mut refused: Option<Instant> = None;
         let is_maker = asked.is_some();
         while !self.is_closing() {
             ticks.mark_unchanged();
@@ -195,25 +207,53 @@ impl Shared {
                 Step::GiveUp(why) => return self.give_up(key, uid, &why).await,
                 Step::Greet => match self.greet(key, uid, asked.as_ref()).await {
                     Ok(()) => {}
-                    Err(NotGreeted::Never(why)) => return self.give_up(key, uid, &why).await,
+                    // Keys take their time to come to a pod. And one that was used is never given up: its files are there.
+                    Err(NotGreeted::Never(why)) => {
+                        let since = *refused.get_or_insert_with(Instant::now);
+                        if self.is_unused(key) && since.elapsed() >= KEYS_TIME {
+                            return self.give_up(key, uid, &why).await;
+                        }
+                        tracing::warn!(sandbox = %key, why, "what runs inside does not let the server in");
+                        time::sleep(LONGEST_PAUSE).await;
+                    }
                     Err(NotGreeted::Unreachable(error)) => {
                         tracing::debug!(sandbox = %key, error, "what runs inside does not answer yet");
                         time::sleep(pause).await;
                         pause = (pause * 2).min(LONGEST_PAUSE);
                     }
                 },
-                Step::Wake(sandbox) if woken.is_none_or(|at| at.elapsed() >= WAKE_AGAIN) => {
-                    woken = Some(Instant::now());
-                    self.set_running(key, &sandbox, true).await;
+                Step::Wake(sandbox) if told.is_none_or(|at| at.elapsed() >= TELL_AGAIN) => {
+                    told = self
+                        .set_running(key, &sandbox, true)
+                        .await
+                        .ok()
+                        .map(|()| Instant::now());
+                }
+                Step::Sleep(sandbox) if told.is_none_or(|at| at.elapsed() >= TELL_AGAIN) => {
+                    told = self
+                        .set_running(key, &sandbox, false)
+                        .await
+                        .ok()
+                        .map(|()| Instant::now());
                 }
                 Step::Extend => self.extend(key, uid).await,
-                Step::Wait | Step::Wake(_) => self.news(&mut ticks, LOOK).await,
+                Step::Wait | Step::Wake(_) | Step::Sleep(_) => self.news(&mut ticks, LOOK).await,
             }
         }
     }
 
+    /// Whether nobody can have used a sandbox yet.
+    fn is_unused(&self, key: &Key) -> bool {
+        self.world
+            .look(key, |_, entry| entry.memo.started.is_none())
+            .unwrap_or(true)
+    }
+
     /// Tells the Sandbox of a claim to run or to sleep.
-    pub(crate) async fn set_running(&self, key: &Key, sandbox: &str, running: bool) {
+    ///
+    /// # Errors
+    /// When the server may not. Whoever waits for it asks again after any other failure.
+    pub(crate) async fn set_running(&self, key: &Key, sandbox: &str, running: bool) -> Result<(), Refusal> {
         let spec = match (self.resources.version, running) {
             (Version::V1beta1, true) => json!({"operatingMode": "Running"}),
             (Version::V1beta1, false) => json!({"operatingMode": "Suspended"}),
@@ -221,21 +261,31 @@ impl Shared {
         };
         let patch = json!({"spec": spec});
         let api = self.sandboxes(&key.namespace);
-        // Whoever waits for it asks again.
-        if let Err(error) = api.patch(sandbox, &PatchParams::default(), &Patch::Merge(&patch)).await {
-            tracing::warn!(sandbox = %key, %error, running, "its Sandbox can't be changed");
+        match api.patch(sandbox, &PatchParams::default(), &Patch::Merge(&patch)).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                return Err(failed("its Sandbox can't be changed", &kube::Error::Api(status)));
+            }
+            Err(error) => tracing::warn!(sandbox = %key, %error, running, "its Sandbox can't be changed"),
         }
+        Ok(())
     }
 
     /// A claim that is waited for must not end meanwhile.
     async fn extend(&self, key: &Key, uid: &str) {
-        let until = at_ms(now_ms() + millis(PROVISIONAL));
-        let revised = self.revise(key, uid, |_, _| {
-            Ok(Some(json!({"spec": {"lifecycle": {"shutdownTime": until}}})))
-        });
-        if let Err(NotChanged::Refused(refusal)) = revised.await {
-            tracing::warn!(sandbox = %key, %refusal, "its claim can't be extended");
-            time::sleep(LOOK).await;
+        let deadline = self.world.look(key, |_, entry| entry.memo.deadline_ms).flatten();
+        let until = (now_ms() + millis(PROVISIONAL)).min(deadline.unwrap_or(u64::MAX));
+        let patch = json!({"metadata": {"uid": uid}, "spec": {"lifecycle": {"shutdownTime": at_ms(until)}}});
+        let api = self.claims(&key.namespace);
+        match api
+            .patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+        {
+            Ok(extended) => self.world.put_claim(extended),
+            Err(error) => {
+                tracing::warn!(sandbox = %key, %error, "its claim can't be extended");
+                time::sleep(LOOK).await;
+            }
         }
     }
 
@@ -245,7 +295,7 @@ impl Shared {
         self.withdraw(key, uid).await;
     }
 
-    /// Deletes a claim that this server made and nobody has used.
+    /// Deletes a claim that nobody has used.
     pub(crate) async fn withdraw(&self, key: &Key, uid: &str) {
         if let Err(error) = self
             .claims(&key.namespace)
@@ -264,32 +314,42 @@ impl Shared {
         let hello = hello(&reach).await.map_err(NotGreeted::of)?;
         reach.know(&hello.incarnation);
         let memo = self.world.look(key, |_, entry| entry.memo.clone()).ok_or_else(gone)?;
-        let env = self
-            .env(key, &memo)
-            .map_err(|refusal| NotGreeted::Never(refusal.message))?;
-        configure(&reach, &hello.incarnation, &memo, env)
-            .await
-            .map_err(NotGreeted::of)?;
+        // What others need is told to them with each command, by each server.
+        if reach.keeps_limits() {
+            let env = self
+                .env(key, &memo)
+                .map_err(|refusal| NotGreeted::Never(refusal.message))?;
+            configure(&reach, &hello.incarnation, &memo, env)
+                .await
+                .map_err(NotGreeted::of)?;
+        }
         let steps = asked.map(Asked::steps).unwrap_or_default();
         let total_us = asked.map_or(0, |asked| micros(asked.at.elapsed()));
         let pool = asked.and_then(|asked| asked.pool.clone());
-        let revised = self.revise(key, uid, |claim, memo| {
+        let only_writer = asked.is_some_and(|asked| asked.posted.is_some());
+        let mut limits = (memo.deadline_ms, memo.idle_ms);
+        let revised = self.revise_as(only_writer, key, uid, |claim, memo| {
+            limits = (memo.deadline_ms, memo.idle_ms);
             let is_done = |started: &Started| started.incarnation == hello.incarnation && reach.start.is_of(started);
-            if memo.mode == Mode::Suspended || memo.started.as_ref().is_some_and(is_done) {
+            let is_done = memo.started.as_ref().is_some_and(is_done);
+            if memo.mode == Mode::Suspended || (is_done && memo.mode == Mode::Running) {
                 return Ok(None);
             }
-            memo.last_end = self.last_end(key).or(memo.last_end.take());
-            memo.started = Some(started(
-                claim,
-                memo,
-                &hello,
-                &reach.start,
-                (steps.clone(), total_us, pool.clone()),
-            ));
+            if !is_done {
+                memo.last_end = self.last_end(key).or(memo.last_end.take());
+                let how = (steps.clone(), total_us, pool.clone());
+                memo.started = Some(started(claim, memo, &hello, &reach.start, how));
+            }
             memo.mode = Mode::Running;
             Ok(Some(json!({"spec": {"lifecycle": lifecycle(memo)}})))
         });
-        match revised.await {
+        let revised = revised.await;
+        // They were changed meanwhile, by whoever could not tell what was not greeted yet.
+        if limits != (memo.deadline_ms, memo.idle_ms) && reach.keeps_limits() {
+            let told = inside::set_limits(&reach.link, limits.0, limits.1, now_ms()).await;
+            told.map_err(NotGreeted::of)?;
+        }
+        match revised {
             Ok(()) => {
                 tracing::info!(sandbox = %key, incarnation = hello.incarnation, took = ?Duration::from_micros(total_us), "ready");
                 Ok(())
@@ -314,6 +374,12 @@ impl Shared {
         })
     }
 
+    /// The environment that was given to a sandbox, unless its pod has it.
+    pub(crate) fn env_of(&self, key: &Key) -> Result<Vec<EnvVar>, Refusal> {
+        let memo = self.world.look(key, |_, entry| entry.memo.clone());
+        memo.map_or(Ok(Vec::new()), |memo| self.env(key, &memo))
+    }
+
     fn env(&self, key: &Key, memo: &Memo) -> Result<Vec<EnvVar>, Refusal> {
         let Some(sealed) = &memo.env else {
             return Ok(Vec::new());
@@ -326,31 +392,43 @@ impl Shared {
     }
 }
 
-/// Whether a sandbox should be brought up, by whomever.
+/// Whether a sandbox should be brought up or put to sleep, by whomever.
 fn needs_somebody(facts: &Facts<'_>, entry: &Entry) -> bool {
-    let wakes = entry.memo.mode == Mode::Waking && entry.claim.metadata.deletion_timestamp.is_none();
-    facts.wants_greeting() || wakes
+    let stays = entry.claim.metadata.deletion_timestamp.is_none();
+    let under_way = match entry.memo.mode {
+        Mode::Running => false,
+        Mode::Waking => true,
+        Mode::Suspended => !facts.is_asleep(),
+    };
+    facts.wants_greeting() || (stays && under_way)
 }
 
 fn next_step(facts: &Facts<'_>, entry: &Entry, uid: &str, is_maker: bool) -> Step {
     let (claim, memo) = (&entry.claim, &entry.memo);
     let leaves = claim.metadata.deletion_timestamp.is_some();
-    if entry.uid() != uid
-        || leaves
-        || memo.mode == Mode::Suspended
-        || (facts.is_greeted() && memo.mode == Mode::Running)
-    {
+    if entry.uid() != uid || leaves || (facts.is_greeted() && memo.mode == Mode::Running) {
         return Step::Over;
     }
-    if facts.wants_greeting() || (facts.is_greeted() && !facts.pod.is_some_and(crate::ending::is_over)) {
-        return Step::Greet;
-    }
-    if memo.mode == Mode::Waking && facts.is_asleep() {
-        return match (bound(claim), facts.pod) {
-            (Some(sandbox), None) => Step::Wake(sandbox.to_owned()),
-            // The controller would call the dying pod ready.
+    let sandbox = bound(claim).map(str::to_owned);
+    if memo.mode == Mode::Suspended {
+        let due = memo.asleep_by_ms.is_none_or(|by| by <= now_ms());
+        return match sandbox {
+            _ if facts.is_asleep() => Step::Over,
+            Some(sandbox) if due => Step::Sleep(sandbox),
             _ => Step::Wait,
         };
+    }
+    if memo.mode == Mode::Waking {
+        // What was told to end must be gone first: it may end at any moment, and the controller calls a dying pod ready.
+        return match (sandbox, facts.pod) {
+            (Some(sandbox), Some(pod)) if facts.was_told_to_end(pod) && !facts.is_asleep() => Step::Sleep(sandbox),
+            (Some(sandbox), None) if facts.is_asleep() => Step::Wake(sandbox),
+            _ if facts.wants_greeting() => Step::Greet,
+            _ => Step::Wait,
+        };
+    }
+    if facts.wants_greeting() {
+        return Step::Greet;
     }
     if memo.started.is_some() {
         return Step::Wait;
@@ -364,7 +442,8 @@ fn next_step(facts: &Facts<'_>, entry: &Entry, uid: &str, is_maker: bool) -> Ste
         .as_ref()
         .and_then(|lifecycle| lifecycle.shutdown_time.as_ref());
     let left = ends.map_or(u64::MAX, |ends| unix_ms(ends).saturating_sub(now_ms()));
-    match is_maker && left < millis(PROVISIONAL) / 3 {
+    let is_overdue = memo.deadline_ms.is_some_and(|deadline| deadline <= now_ms());
+    match is_maker && !is_overdue && left < millis(PROVISIONAL) / 3 {
         true => Step::Extend,
         false => Step::Wait,
     }
@@ -374,9 +453,11 @@ fn next_step(facts: &Facts<'_>, entry: &Entry, uid: &str, is_maker: bool) -> Ste
 pub(crate) fn lifecycle(memo: &Memo) -> Value {
     let end = match memo.driver {
         Driver::Runtime => memo.deadline_ms.map(|deadline| deadline.saturating_add(AFTER_DEADLINE)),
-        // Nothing inside knows of an end: what the idle limit leaves is a lease, which calls renew.
+        // Nothing inside knows of an end: what the idle limit leaves is a lease, which calls renew. One that sleeps is
+        // not idle.
         _ => {
-            let lease = memo.idle_ms.map(|idle| now_ms().saturating_add(idle));
+            let runs = memo.mode == Mode::Running;
+            let lease = memo.idle_ms.filter(|_| runs).map(|idle| now_ms().saturating_add(idle));
             [lease, memo.deadline_ms].into_iter().flatten().min()
         }
     };
@@ -425,12 +506,13 @@ fn started(
         message: message.to_owned(),
         total_us,
         steps,
-        pool: pool.or_else(|| memo.started.as_ref().and_then(|started| started.pool.clone())),
+        pool: pool.or_else(|| memo.pool_found.clone()),
     }
 }
 
 /// Why nothing that was waiting was used.
 fn cold(memo: &Memo, pool: Option<&PoolMemo>) -> (ColdReason, &'static str) {
+    let pool = pool.or(memo.pool_found.as_ref());
     if !memo.volumes.is_empty() {
         (
             ColdReason::Volume,

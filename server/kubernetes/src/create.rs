@@ -39,6 +39,7 @@ const REMOVAL: Duration = Duration::from_secs(60);
 const ATTEMPTS: usize = 8;
 /// How long the watch may take to show what the API server has already.
 const NEWS: Duration = Duration::from_secs(10);
+const POOL_NEWS: Duration = Duration::from_millis(20);
 
 /// What to make a sandbox from.
 #[derive(Debug)]
@@ -223,6 +224,8 @@ impl Shared {
             env: sealed,
             env_in_claim,
             mode: Mode::Running,
+            asleep_by_ms: None,
+            pool_found: pool.map(pool_memo),
             started: None,
             last_end: None,
         };
@@ -317,6 +320,8 @@ impl Shared {
                 "this server has no keys, without which it can't speak to sandgate-runtime: set kubernetes.keys_dir";
             return Err(Refusal::new(ErrorReason::SandboxFailed, message));
         }
+        let mode = self.wanted_mode(wanted.connection_mode, notes.connection);
+        self.modes.check(mode, notes.driver)?;
         let namespace = Key::of(&template.metadata).namespace;
         let pool = pool.or_else(|| best_pool(&known.pools, &Key::of(&template.metadata)));
         Ok(Origin {
@@ -354,14 +359,9 @@ impl Shared {
         }
         let name = empty_pool_name(&template);
         let _only_one = self.pool_maker.lock().await;
-        let made_meanwhile = self
-            .world
-            .known()
-            .pools
-            .get(&Key::new(&origin.namespace, &name))
-            .cloned();
-        if made_meanwhile.is_some() {
-            return Ok(made_meanwhile);
+        let key = Key::new(&origin.namespace, &name);
+        if let Some(made) = self.known_pool(&key) {
+            return is_of(made, &template).map(Some);
         }
         let mut pool: Pool = Object::new(
             &name,
@@ -393,20 +393,39 @@ impl Shared {
                     .insert(Key::of(&made.metadata), Arc::clone(&made));
                 Ok(Some(made))
             }
+            // Another server made it, of which the watch will tell.
             Err(error) if is_conflict(&error) => {
-                // Another server made it. Its watch will tell more.
-                let pool = Arc::new(pool);
-                let known = Key::new(&origin.namespace, &name);
-                self.world
-                    .known()
-                    .pools
-                    .entry(known)
-                    .or_insert_with(|| Arc::clone(&pool));
-                Ok(Some(pool))
+                let until = Instant::now() + NEWS;
+                loop {
+                    if let Some(made) = self.known_pool(&key) {
+                        return is_of(made, &template).map(Some);
+                    }
+                    if Instant::now() >= until {
+                        return Err(failed("a pool for the template can't be found", &error));
+                    }
+                    tokio::time::sleep(POOL_NEWS).await;
+                }
             }
             Err(error) => Err(failed("a pool for the template can't be made", &error)),
         }
     }
+
+    fn known_pool(&self, key: &Key) -> Option<Arc<Pool>> {
+        self.world.known().pools.get(key).cloned()
+    }
+}
+
+/// Somebody may have made a pool of that name for something else.
+fn is_of(pool: Arc<Pool>, template: &str) -> Result<Arc<Pool>, Refusal> {
+    let theirs = &pool.spec.sandbox_template_ref.name;
+    if theirs == template {
+        return Ok(pool);
+    }
+    let message = format!(
+        "SandboxWarmPool {} is of template {theirs}; the server wants that name for template {template}: make a pool for it, or rename that one",
+        name_of(&pool.metadata)
+    );
+    Err(Refusal::new(ErrorReason::SandboxFailed, message))
 }
 
 /// The pool that is most likely to have one ready.
@@ -511,6 +530,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::testing::{claim, provider, refusal};
+    use sandgate_proto::v1::ConnectionMode;
 
     fn pool(name: &str, template: &str, ready: i32) -> (Key, Arc<Pool>) {
         let pool: Pool = serde_json::from_value(json!({
@@ -557,5 +578,96 @@ mod tests {
     fn a_deadline_is_never_early() {
         assert_eq!(at_ms(1_700_000_000_001).0.as_second(), 1_700_000_001);
         assert!(at_ms(u64::MAX).0 <= Timestamp::MAX);
+    }
+
+    fn wanted(name: &str) -> NewSandbox {
+        NewSandbox {
+            name: sandgate_provider::Name::parse("name", name).unwrap(),
+            unnamed: false,
+            template: String::new(),
+            labels: BTreeMap::from([("team".to_owned(), "red".to_owned())]),
+            env: vec![pb::EnvVar {
+                name: "TOKEN".to_owned(),
+                value: "hunter2".to_owned(),
+                ..pb::EnvVar::default()
+            }],
+            end: sandgate_provider::End::Default,
+            idle_limit: None,
+            warm_pool: String::new(),
+            connection_mode: ConnectionMode::Unspecified,
+            volumes: Vec::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_new_claim_ends_soon_and_tells_no_secret() {
+        let (shared, log) = provider(|asked| {
+            let mut made = asked.body.clone();
+            made["metadata"]["uid"] = json!("u");
+            made["metadata"]["resourceVersion"] = json!("1");
+            (201, made)
+        });
+        let begun = shared.create(wanted("mine")).await.unwrap();
+        assert!(begun.created && begun.sandbox.uid == "u");
+        let asked = log.lock().unwrap().clone();
+        let paths: Vec<_> = asked
+            .iter()
+            .map(|asked| asked.path.rsplit('/').next().unwrap().to_owned())
+            .collect();
+        assert_eq!(paths, ["sandboxwarmpools", "sandboxclaims"]);
+        let claim = &asked[1].body;
+        assert_eq!(claim["spec"]["warmPoolRef"]["name"], "sandgate-plain");
+        assert_eq!(claim["metadata"]["labels"]["team"], "red");
+        let lifecycle = &claim["spec"]["lifecycle"];
+        assert_eq!(lifecycle["shutdownPolicy"], "Delete");
+        let ends: Timestamp = lifecycle["shutdownTime"].as_str().unwrap().parse().unwrap();
+        let left = ends.duration_since(Timestamp::now()).as_secs();
+        assert!((60..=122).contains(&left), "{left}");
+        assert!(!claim.to_string().contains("hunter2"));
+        assert_eq!(asked[0].body["metadata"]["ownerReferences"][0]["name"], "plain");
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_is_not_ours_is_left_alone() {
+        let (shared, log) = provider(|asked| match asked.method.as_str() {
+            "POST" if asked.path.ends_with("sandboxclaims") => refusal(409),
+            "POST" => (201, asked.body.clone()),
+            _ => {
+                let mut theirs = claim("mine", "x", 3, &Memo::default());
+                theirs["metadata"]["labels"] = json!({});
+                (200, theirs)
+            }
+        });
+        let refused = shared.create(wanted("mine")).await.unwrap_err();
+        assert_eq!(refused.reason, ErrorReason::SandboxAlreadyExists);
+        assert!(
+            log.lock()
+                .unwrap()
+                .iter()
+                .all(|asked| asked.method != "DELETE" && asked.method != "PATCH")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_another_server_made_is_taken_if_it_is_the_same() {
+        let theirs = |template: &str| Memo {
+            template: template.to_owned(),
+            ..Memo::default()
+        };
+        for (template, same) in [("plain", true), ("other", false)] {
+            let there = claim("mine", "x", 3, &theirs(template));
+            let (shared, _) = provider(move |asked| match asked.method.as_str() {
+                "POST" if asked.path.ends_with("sandboxclaims") => refusal(409),
+                "POST" => (201, asked.body.clone()),
+                _ => (200, there.clone()),
+            });
+            match shared.create(wanted("mine")).await {
+                Ok(begun) => assert!(same && !begun.created && begun.sandbox.uid == "x"),
+                Err(refused) => {
+                    assert!(!same);
+                    assert_eq!(refused.reason, ErrorReason::SandboxAlreadyExists);
+                }
+            }
+        }
     }
 }

@@ -21,6 +21,7 @@ use std::{sync::Arc, time::SystemTime};
 
 use kube::Client;
 use sandgate_output::Store;
+use sandgate_proto::runtime::v1::EnvVar;
 use sandgate_provider::Carrier;
 use serde::{Deserialize, Serialize};
 
@@ -92,7 +93,7 @@ impl Driver {
 
     /// Whether it can be given an environment once it runs.
     pub(crate) fn takes_env(self) -> bool {
-        matches!(self, Self::Runtime | Self::Sandboxd)
+        capabilities::has(self, "env.warm")
     }
 
     /// Whether the sandbox router can carry what it speaks.
@@ -130,8 +131,15 @@ impl Drivers {
     }
 
     /// The way to speak the runtime's protocol with what runs in a pod. What a driver knows of its execs lasts as long as
-    /// this does: ask once for each start of a pod.
-    pub(crate) fn carrier(&self, driver: Driver, dial: Arc<dyn Dial>, home: Home) -> Arc<dyn Carrier> {
+    /// this does: ask once for each start of a pod. `env` is what commands get beside their own; our runtime is told, and
+    /// keeps it.
+    pub(crate) fn carrier(
+        &self,
+        driver: Driver,
+        dial: Arc<dyn Dial>,
+        home: Home,
+        env: Vec<EnvVar>,
+    ) -> Arc<dyn Carrier> {
         let inside: Arc<dyn Inside> = match driver {
             Driver::Runtime => return Arc::new(Straight(dial)),
             Driver::Sandboxd => Arc::new(Sandboxd::new(dial)),
@@ -139,6 +147,7 @@ impl Drivers {
             Driver::Exec => Arc::new(PodExec::new(self.client.clone(), &home.target, home.container)),
         };
         let service = Service::new(inside, home.incarnation, home.started_at, self.store.clone());
+        service.set_env(env);
         Arc::new(Pipe::new(service))
     }
 }

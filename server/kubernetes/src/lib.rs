@@ -17,6 +17,8 @@ mod seal;
 mod settings;
 mod shared;
 mod stop;
+#[cfg(test)]
+mod testing;
 mod trouble;
 mod update;
 mod usage;

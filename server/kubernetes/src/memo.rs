@@ -44,6 +44,12 @@ pub(crate) struct Memo {
     pub(crate) env_in_claim: bool,
     /// What is wanted of it.
     pub(crate) mode: Mode,
+    /// When what is to sleep has had its time to end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) asleep_by_ms: Option<u64>,
+    /// The pool that it was to come from, as it was then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pool_found: Option<PoolMemo>,
     /// The incarnation that was greeted last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) started: Option<Started>,

@@ -32,6 +32,8 @@ use crate::{
 
 /// Connections that nobody used for this long are let go.
 const REST: Duration = Duration::from_secs(60);
+/// How long a watch may be behind what was asked for.
+const NEWS: Duration = Duration::from_secs(2);
 /// Between two looks for such.
 const LOOK: Duration = Duration::from_secs(20);
 
@@ -223,6 +225,21 @@ impl Provider for Kubernetes {
         unbroken(async move { shared.create(wanted).await }).await
     }
 
+    async fn seek(&self, name: &Name) -> bool {
+        if self.shared.seek(name).await.is_none() {
+            return false;
+        }
+        // Its pod may not be known yet either.
+        let settled = |state| !matches!(state, SandboxState::Resuming);
+        let table = self.table();
+        let _ = table
+            .wait(NEWS, |now| {
+                now.get(name.as_str()).is_some_and(|now| settled(now.state()))
+            })
+            .await;
+        true
+    }
+
     async fn ready(&self, name: &Name, uid: &str) -> Result<Arc<Sandbox>, Refusal> {
         let mut ticks = self.table().ticks();
         loop {
@@ -288,7 +305,7 @@ impl Provider for Kubernetes {
             }
             SandboxState::Suspended | SandboxState::Suspending => Err(is_suspended(name)),
             SandboxState::Failed => Err(has_failed(&sandbox)),
-            SandboxState::Deleting => Err(not_found(name)),
+            SandboxState::Deleting => Err(is_leaving(name, &sandbox)),
             _ => Err(starting(name)),
         }
     }
@@ -310,6 +327,16 @@ fn starting(name: &Name) -> Refusal {
 fn is_suspended(name: &Name) -> Refusal {
     let message = format!("sandbox {name} is suspended; resume it, or ask for auto_resume");
     Refusal::new(ErrorReason::SandboxSuspended, message)
+}
+
+fn is_leaving(name: &Name, sandbox: &Sandbox) -> Refusal {
+    match sandbox.state_message.as_str() {
+        "" => not_found(name),
+        why => Refusal::new(
+            ErrorReason::SandboxNotFound,
+            format!("sandbox {name} is being removed ({why})"),
+        ),
+    }
 }
 
 fn has_failed(sandbox: &Sandbox) -> Refusal {

@@ -88,11 +88,9 @@ impl Shared {
             let start = PodStart::of(pod, facts.container);
             let started = entry.memo.started.as_ref().filter(|started| start.is_of(started));
             let incarnation = started.map(|started| started.incarnation.clone());
-            let claim_uid = entry.uid().to_owned();
-            let home = home(key, pod, &start, facts.container);
-            Some((home, start, incarnation, claim_uid, entry.memo.clone()))
+            Some((start, incarnation, entry.uid().to_owned()))
         });
-        let (home, start, incarnation, claim_uid, memo) = found??;
+        let (start, incarnation, claim_uid) = found??;
         let mut links = self.links();
         if let Some(reach) = links
             .get(key)
@@ -103,6 +101,10 @@ impl Shared {
             }
             return Some(reach.clone());
         }
+        let (home, memo) = self.world.look(key, |facts, entry| {
+            let home = home(key, facts.pod?, &start, facts.container);
+            Some((home, entry.memo.clone()))
+        })??;
         let way = Arc::new(self.way(key, claim_uid, home, start.uid.clone(), &memo, incarnation));
         let reach = Reach {
             link: Link::new(Arc::clone(&way) as Arc<dyn Carrier>),
@@ -111,6 +113,13 @@ impl Shared {
         };
         links.insert(key.clone(), reach.clone());
         Some(reach)
+    }
+
+    /// The connection mode: the caller's, else the template's, else the server's.
+    pub(crate) fn wanted_mode(&self, of_caller: ConnectionMode, of_template: ConnectionMode) -> ConnectionMode {
+        let given = [of_caller, of_template, self.settings.connection];
+        let given = given.into_iter().find(|mode| *mode != ConnectionMode::Unspecified);
+        given.unwrap_or_default()
     }
 
     /// Whether something runs in a sandbox that only this server knows of.
@@ -136,16 +145,13 @@ impl Shared {
             .template(&key.namespace, &template)
             .and_then(|template| Notes::read(template).ok());
         let of_template = notes.map_or(ConnectionMode::Unspecified, |notes| notes.connection);
-        let wanted = [memo.connection_mode(), of_template, self.settings.connection]
-            .into_iter()
-            .find(|mode| *mode != ConnectionMode::Unspecified);
         Way {
             shared: Arc::downgrade(self),
             key: key.clone(),
             claim_uid,
             audience: format!("{}/{}/{}", self.settings.trust_domain, key.namespace, home.target.pod),
             driver: memo.driver,
-            wanted: wanted.unwrap_or_default(),
+            wanted: self.wanted_mode(memo.connection_mode(), of_template),
             template: Key::new(&key.namespace, &template).to_string(),
             start_uid,
             home,
@@ -216,8 +222,15 @@ impl Way {
                 mode: dial.mode().into(),
                 why,
             };
+            let env = match self.driver {
+                // It keeps what it was told when it was greeted.
+                Driver::Runtime => Vec::new(),
+                _ => shared
+                    .env_of(&self.key)
+                    .map_err(|refusal| io::Error::other(refusal.message))?,
+            };
             shared.world.set_connection(&self.key, &self.claim_uid, connection);
-            Ok::<_, io::Error>(shared.drivers.carrier(self.driver, dial, self.home.clone()))
+            Ok::<_, io::Error>(shared.drivers.carrier(self.driver, dial, self.home.clone(), env))
         };
         self.carrier.get_or_try_init(|| choose).await
     }

@@ -14,7 +14,7 @@ use kube::{
 use sandgate_auth::Signer;
 use sandgate_errors::Refusal;
 use sandgate_proto::v1::ErrorReason;
-use sandgate_provider::{Link, Name, Table};
+use sandgate_provider::{Name, Table};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -32,6 +32,8 @@ use crate::{
 const ATTEMPTS: usize = 8;
 /// How long the watch may be behind a refusal that says that it is.
 const NEWS: Duration = Duration::from_secs(2);
+/// How long a change waits for the first start of what it changes.
+const FIRST_START: Duration = Duration::from_secs(60);
 /// When to try again what the cluster could not do now.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -113,6 +115,18 @@ impl Shared {
         &self,
         key: &Key,
         uid: &str,
+        change: impl FnMut(&Claim, &mut Memo) -> Result<Option<Value>, Refusal>,
+    ) -> Result<(), NotChanged> {
+        self.revise_as(false, key, uid, change).await
+    }
+
+    /// The same for the server that made the claim, which is its only writer until it was started: the controller that
+    /// writes beside it would only make us do it again, while a caller waits.
+    pub(crate) async fn revise_as(
+        &self,
+        maker: bool,
+        key: &Key,
+        uid: &str,
         mut change: impl FnMut(&Claim, &mut Memo) -> Result<Option<Value>, Refusal>,
     ) -> Result<(), NotChanged> {
         let api = self.claims(&key.namespace);
@@ -124,11 +138,14 @@ impl Shared {
             if claim.metadata.uid.as_deref() != Some(uid) {
                 return Err(NotChanged::Gone);
             }
+            let only_writer = maker && memo.started.is_none();
             let Some(mut patch) = change(&claim, &mut memo).map_err(NotChanged::Refused)? else {
                 return Ok(());
             };
             patch["metadata"]["uid"] = json!(uid);
-            patch["metadata"]["resourceVersion"] = json!(claim.metadata.resource_version);
+            if !only_writer {
+                patch["metadata"]["resourceVersion"] = json!(claim.metadata.resource_version);
+            }
             patch["metadata"]["annotations"][MEMO] = json!(memo.to_json());
             match api
                 .patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch))
@@ -147,6 +164,21 @@ impl Shared {
         Err(NotChanged::Refused(
             Refusal::new(ErrorReason::SandboxUnreachable, message).with_retry_after(RETRY_AFTER),
         ))
+    }
+
+    /// Waits until a sandbox was started once: before that its memo is only written by whoever brings it up.
+    pub(crate) async fn once_started(&self, key: &Key) {
+        let mut ticks = self.table().ticks();
+        let until = tokio::time::Instant::now() + FIRST_START;
+        let is_new = || {
+            let new = self.world.look(key, |_, entry| {
+                entry.memo.started.is_none() && entry.claim.metadata.deletion_timestamp.is_none()
+            });
+            new.unwrap_or(false)
+        };
+        while is_new() && tokio::time::Instant::now() < until {
+            self.news(&mut ticks, Duration::from_millis(200)).await;
+        }
     }
 
     /// Waits until the watch shows a later state of a claim than `seen`; asks for it if it takes long.
@@ -174,14 +206,27 @@ impl Shared {
         Ok(())
     }
 
+    /// The claim of a sandbox: as this server knows it, or as the API server does, which another replica may have told
+    /// first.
+    pub(crate) async fn seek(&self, name: &Name) -> Option<Key> {
+        if let Some(key) = self.world.find(name) {
+            return Some(key);
+        }
+        for namespace in &self.settings.namespaces {
+            let found = self.claims(namespace).get_opt(name.as_str()).await;
+            if let Ok(Some(claim)) = found
+                && Memo::of(&claim).is_some()
+                && claim.metadata.deletion_timestamp.is_none()
+            {
+                self.world.put_claim(claim);
+            }
+        }
+        self.world.find(name)
+    }
+
     /// The place of a claim, for what is sealed to it.
     pub(crate) fn place(key: &Key) -> String {
         key.to_string()
-    }
-
-    /// The way to a sandbox's runtime that was made last.
-    pub(crate) fn known_link(&self, key: &Key) -> Option<Link> {
-        self.links().get(key).map(|reach| reach.link.clone())
     }
 }
 
@@ -223,6 +268,10 @@ pub(crate) fn is_gone(error: &kube::Error) -> bool {
 /// What a caller is told when the API server refuses or does not answer.
 pub(crate) fn failed(what: &str, error: &kube::Error) -> Refusal {
     match error {
+        kube::Error::Api(status) if status.code == 403 && status.message.contains("exceeded quota") => {
+            let message = format!("{what}: the namespace's quota is used up ({})", status.message);
+            Refusal::new(ErrorReason::LimitReached, message).with_retry_after(RETRY_AFTER)
+        }
         kube::Error::Api(status) if status.code == 403 => Refusal::new(
             ErrorReason::Internal,
             format!("{what}: the server may not do that here ({})", status.message),
@@ -234,5 +283,79 @@ pub(crate) fn failed(what: &str, error: &kube::Error) -> Refusal {
             let message = format!("{what}: the API server does not answer as it should ({other}); try again");
             Refusal::new(ErrorReason::SandboxUnreachable, message).with_retry_after(RETRY_AFTER)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::{
+        memo::Started,
+        testing::{claim, claim_object, provider, refusal},
+    };
+
+    fn started() -> Memo {
+        Memo {
+            started: Some(Started::default()),
+            ..Memo::default()
+        }
+    }
+
+    fn note_idle(_: &Claim, memo: &mut Memo) -> Result<Option<Value>, Refusal> {
+        memo.idle_ms = Some(7);
+        Ok(Some(json!({})))
+    }
+
+    #[tokio::test]
+    async fn a_change_that_came_second_is_made_on_what_came_first() {
+        let first = AtomicU32::new(0);
+        let theirs = Memo {
+            deadline_ms: Some(9),
+            ..started()
+        };
+        let later = claim("a", "u", 6, &theirs);
+        let (shared, log) =
+            provider(
+                move |asked| match (asked.method.as_str(), first.fetch_add(1, Ordering::Relaxed)) {
+                    ("PATCH", 0) => refusal(409),
+                    ("GET", _) => (200, later.clone()),
+                    (_, _) => {
+                        let memo = asked.body["metadata"]["annotations"][MEMO].as_str().unwrap();
+                        (200, claim("a", "u", 7, &serde_json::from_str(memo).unwrap()))
+                    }
+                },
+            );
+        shared.world.put_claim(claim_object(&claim("a", "u", 5, &started())));
+        let key = Key::new("ns", "a");
+        shared.revise(&key, "u", note_idle).await.unwrap();
+        let memo = shared.world.look(&key, |_, entry| entry.memo.clone()).unwrap();
+        assert_eq!((memo.idle_ms, memo.deadline_ms), (Some(7), Some(9)), "nothing is lost");
+        let patches: Vec<_> = log
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|asked| asked.method == "PATCH")
+            .cloned()
+            .collect();
+        let versions: Vec<_> = patches
+            .iter()
+            .map(|asked| asked.body["metadata"]["resourceVersion"].clone())
+            .collect();
+        assert_eq!(versions, ["5", "6"]);
+        assert!(patches.iter().all(|asked| asked.body["metadata"]["uid"] == "u"));
+    }
+
+    #[tokio::test]
+    async fn a_claim_of_another_uid_is_never_changed() {
+        let (shared, log) = provider(|_| refusal(404));
+        shared.world.put_claim(claim_object(&claim("a", "u", 5, &started())));
+        let key = Key::new("ns", "a");
+        let other = shared.revise(&key, "other", note_idle).await;
+        assert!(matches!(other, Err(NotChanged::Gone)), "{other:?}");
+        assert!(log.lock().unwrap().is_empty());
+        let gone = shared.revise(&key, "u", note_idle).await;
+        assert!(matches!(gone, Err(NotChanged::Gone)), "{gone:?}");
     }
 }

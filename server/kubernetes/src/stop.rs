@@ -2,17 +2,20 @@
 
 use std::{sync::Arc, time::Duration};
 
+use http::{Request, header::CONTENT_TYPE};
 use kube::api::{DeleteParams, Preconditions, PropagationPolicy};
 use sandgate_errors::Refusal;
 use sandgate_proto::v1::{EndCause, ErrorReason, Sandbox, SandboxState};
-use sandgate_provider::{Begun, Name, Removed, inside};
-use serde_json::json;
+use sandgate_provider::{Begun, Name, Removed, inside, limits::millis};
+use serde_json::{Value, json};
 use tokio::time::{self, Instant};
 
 use crate::{
     api::bound,
+    birth::lifecycle,
     ending,
     memo::{Ended, Mode},
+    reach::Reach,
     shared::{NotChanged, RETRY_AFTER, Shared, failed, is_conflict, is_gone, not_found},
     view::{Facts, now_ms},
     world::{Entry, Key},
@@ -23,12 +26,14 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// Beyond the grace time, until the kubelet tells that a container has ended.
 const KUBELET: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_secs(1);
+/// How long the cluster may take to tell a pod that it is to end.
+const TOLD: Duration = Duration::from_secs(15);
 /// Until a Sandbox is told again to sleep.
 const SLEEP_AGAIN: Duration = Duration::from_secs(5);
 
-/// A sandbox that is to sleep.
+/// A sandbox as it was when a call began.
 #[derive(Debug)]
-struct Waker {
+struct Sight {
     uid: String,
     incarnation: Option<String>,
     last: Option<String>,
@@ -56,15 +61,21 @@ impl Shared {
         expected: Option<&str>,
         grace: Duration,
     ) -> Result<Arc<Sandbox>, Refusal> {
-        let key = self.world.find(name).ok_or_else(|| not_found(name))?;
-        let seen = self.world.look(&key, Waker::see).ok_or_else(|| not_found(name))?;
+        let key = self.seek(name).await.ok_or_else(|| not_found(name))?;
+        self.once_started(&key).await;
+        let seen = self.world.look(&key, Sight::see).ok_or_else(|| not_found(name))?;
         seen.check(expected)?;
         if seen.is_asleep {
             return self.table().get(name.as_str()).ok_or_else(|| not_found(name));
         }
         let uid = seen.uid.clone();
         let noted = self.revise(&key, &uid, |_, memo| {
+            let now = memo.started.as_ref().map(|started| &started.incarnation);
+            if expected.is_some() && seen.incarnation.is_some() && now != seen.incarnation.as_ref() {
+                return Err(restarted(expected.unwrap_or_default()));
+            }
             memo.mode = Mode::Suspended;
+            memo.asleep_by_ms = Some(now_ms().saturating_add(millis(grace + KUBELET)));
             memo.last_end = seen
                 .incarnation
                 .as_ref()
@@ -75,7 +86,7 @@ impl Shared {
                     at_ms: now_ms(),
                 })
                 .or(memo.last_end.take());
-            Ok(Some(json!({"spec": {"lifecycle": {"ttlSecondsAfterFinished": null}}})))
+            Ok(Some(json!({"spec": {"lifecycle": lifecycle(memo)}})))
         });
         noted.await.map_err(|error| error.refusal(name))?;
         if seen.incarnation.is_some() {
@@ -86,11 +97,12 @@ impl Shared {
     }
 
     /// Ends what runs inside by its own means, which keeps the caller's grace time; a pod's is fixed.
-    async fn end_processes(&self, key: &Key, grace: Duration) {
-        let Some(link) = self.known_link(key) else {
+    async fn end_processes(self: &Arc<Self>, key: &Key, grace: Duration) {
+        // Another program than our runtime can't be told to end.
+        let Some(reach) = self.reach(key).filter(Reach::keeps_limits) else {
             return;
         };
-        if inside::stop(&link, Some(grace)).await.is_err() {
+        if inside::stop(&reach.link, Some(grace)).await.is_err() {
             return;
         }
         let until = Instant::now() + grace + KUBELET;
@@ -104,6 +116,31 @@ impl Shared {
             // The end of a pod is not always something that callers see.
             self.news(&mut ticks, Duration::from_millis(50)).await;
         }
+    }
+
+    /// A controller whose watch is behind, as after a restart of the API server, makes the pod of a Sandbox anew that is
+    /// being deleted. Nobody deletes that one, and the Sandbox waits for its end for ever (Kubernetes 1.34, agent-sandbox
+    /// 1.0.3). One that no longer waits goes at once, and all that was its own after it.
+    async fn let_go(&self, key: &Key) {
+        let risen = self.world.look(key, |facts, entry| {
+            let lives = facts.pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none());
+            bound(&entry.claim).filter(|_| lives).map(str::to_owned)
+        });
+        let Some(sandbox) = risen.flatten() else {
+            return;
+        };
+        let waits = json!(["foregroundDeletion"]);
+        let patch = json!([
+            {"op": "test", "path": "/metadata/finalizers", "value": waits},
+            {"op": "remove", "path": "/metadata/finalizers"},
+        ]);
+        let place = self.sandboxes(&key.namespace).resource_url().to_owned();
+        let request = Request::patch(format!("{place}/{sandbox}"))
+            .header(CONTENT_TYPE, "application/json-patch+json")
+            .body(patch.to_string().into_bytes());
+        let Ok(request) = request else { return };
+        let done = self.client.request::<Value>(request).await.map(drop);
+        tracing::warn!(sandbox = %key, ?done, "it was started again while it was being deleted");
     }
 
     /// Tells its Sandbox to sleep, and waits until its pod is gone; or until somebody wakes it.
@@ -122,7 +159,7 @@ impl Shared {
                 None | Some((false, ..) | (true, true, _)) => return Ok(()),
                 Some((true, false, Some(sandbox))) if told.is_none_or(|at| at.elapsed() >= SLEEP_AGAIN) => {
                     told = Some(Instant::now());
-                    self.set_running(key, &sandbox, false).await;
+                    self.set_running(key, &sandbox, false).await?;
                 }
                 Some(_) if Instant::now() >= until => {
                     let message = format!("sandbox {} is still being suspended; try again", key.name);
@@ -134,7 +171,7 @@ impl Shared {
     }
 
     pub(crate) async fn resume(self: &Arc<Self>, name: &Name) -> Result<Begun, Refusal> {
-        let key = self.world.find(name).ok_or_else(|| not_found(name))?;
+        let key = self.seek(name).await.ok_or_else(|| not_found(name))?;
         let uid = self.world.look(&key, |_, entry| entry.uid().to_owned());
         let uid = uid.ok_or_else(|| not_found(name))?;
         self.resume_claim(&key, &uid).await?.ok_or_else(|| not_found(name))
@@ -157,6 +194,7 @@ impl Shared {
         if sleeps {
             let woken = self.revise(key, uid, |_, memo| {
                 memo.mode = Mode::Waking;
+                memo.asleep_by_ms = None;
                 Ok(Some(json!({})))
             });
             match woken.await {
@@ -179,11 +217,11 @@ impl Shared {
         uid: Option<&str>,
         grace: Option<Duration>,
     ) -> Result<Removed, Refusal> {
-        let Some(key) = self.world.find(name) else {
+        let Some(key) = self.seek(name).await else {
             return Ok(Removed::default());
         };
         let Some(seen) = self.world.look(&key, |facts, entry| {
-            (Waker::see(facts, entry), entry.memo.volumes.clone())
+            (Sight::see(facts, entry), entry.memo.volumes.clone())
         }) else {
             return Ok(Removed::default());
         };
@@ -191,12 +229,13 @@ impl Shared {
         if uid.is_some_and(|uid| uid != seen.uid) {
             return Ok(Removed::default());
         }
-        let link = self.known_link(&key).filter(|_| seen.incarnation.is_some());
-        let execs_ended = match &link {
-            Some(link) => inside::alive_execs(link).await,
+        let reach = self.reach(&key).filter(|_| seen.incarnation.is_some());
+        let execs_ended = match &reach {
+            Some(reach) => inside::alive_execs(&reach.link).await,
             None => 0,
         };
-        if let Some(grace) = grace.filter(|_| link.is_some()) {
+        let runtime = reach.filter(Reach::keeps_limits);
+        if let Some(grace) = grace.filter(|_| runtime.is_some()) {
             self.end_processes(&key, grace).await;
         }
         match self.claims(&key.namespace).delete(&key.name, &only(&seen.uid)).await {
@@ -204,17 +243,22 @@ impl Shared {
             Err(error) if is_gone(&error) || is_conflict(&error) => {}
             Err(error) => return Err(failed("the claim can't be deleted", &error)),
         }
-        if let Some(link) = link.filter(|_| grace.is_none()) {
+        if let Some(reach) = runtime.filter(|_| grace.is_none()) {
             // The kubelet would wait for what ignores TERM.
-            let _ = time::timeout(LOOK, inside::stop(&link, None)).await;
+            let _ = time::timeout(LOOK, inside::stop(&reach.link, None)).await;
         }
         let uid = seen.uid.as_str();
-        let gone = self
+        let until = Instant::now() + PATIENCE;
+        while !self
             .table()
-            .wait(PATIENCE, |now| now.get(name.as_str()).is_none_or(|now| now.uid != uid));
-        if !gone.await {
-            let message = format!("sandbox {name} is still being removed; try again");
-            return Err(Refusal::new(ErrorReason::SandboxUnreachable, message).with_retry_after(RETRY_AFTER));
+            .wait(TOLD, |now| now.get(name.as_str()).is_none_or(|now| now.uid != uid))
+            .await
+        {
+            if Instant::now() >= until {
+                let message = format!("sandbox {name} is still being removed; try again");
+                return Err(Refusal::new(ErrorReason::SandboxUnreachable, message).with_retry_after(RETRY_AFTER));
+            }
+            self.let_go(&key).await;
         }
         Ok(Removed {
             existed: true,
@@ -227,9 +271,9 @@ impl Shared {
     }
 }
 
-// === impl Waker ===
+// === impl Sight ===
 
-impl Waker {
+impl Sight {
     fn see(facts: &Facts<'_>, entry: &Entry) -> Self {
         let sandbox = facts.view();
         let started = entry.memo.started.as_ref().map(|started| started.incarnation.clone());
@@ -245,11 +289,13 @@ impl Waker {
     fn check(&self, expected: Option<&str>) -> Result<(), Refusal> {
         let current = self.incarnation.as_ref().or(self.last.as_ref());
         match expected {
-            Some(expected) if current.is_some_and(|current| current != expected) => {
-                let message = "the sandbox was restarted since; the one that runs now was left alone";
-                Err(Refusal::new(ErrorReason::SandboxRestarted, message).with("incarnation", expected))
-            }
+            Some(expected) if current.is_some_and(|current| current != expected) => Err(restarted(expected)),
             _ => Ok(()),
         }
     }
+}
+
+fn restarted(expected: &str) -> Refusal {
+    let message = "the sandbox was restarted since; the one that runs now was left alone";
+    Refusal::new(ErrorReason::SandboxRestarted, message).with("incarnation", expected)
 }

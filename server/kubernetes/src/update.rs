@@ -9,8 +9,10 @@ use serde_json::{Value, json};
 
 use crate::{
     birth::lifecycle,
+    lease,
     memo::{MANAGED_BY, MANAGER, callers_labels},
     notes::Notes,
+    reach::Reach,
     shared::{RETRY_AFTER, Shared, not_found},
     view::{etag, now_ms},
     world::{Key, template_name},
@@ -20,11 +22,12 @@ use crate::{
 
 impl Shared {
     pub(crate) async fn update(self: &Arc<Self>, name: &Name, change: Change) -> Result<Arc<Sandbox>, Refusal> {
-        let key = self.world.find(name).ok_or_else(|| not_found(name))?;
+        let key = self.seek(name).await.ok_or_else(|| not_found(name))?;
         let uid = self
             .world
             .look(&key, |_, entry| entry.uid().to_owned())
             .ok_or_else(|| not_found(name))?;
+        self.once_started(&key).await;
         let spans = self.default_spans(&key);
         let revised = self.revise(&key, &uid, |claim, memo| {
             let now = etag(claim, memo);
@@ -37,6 +40,7 @@ impl Shared {
             }
             if let Some(idle) = change.idle_limit {
                 memo.idle_ms = self.settings.spans.idle(Some(idle), spans)?;
+                lease::check(memo.driver, memo.idle_ms)?;
             }
             let mut patch = json!({});
             if let Some(labels) = &change.labels {
@@ -80,7 +84,7 @@ impl Shared {
         let Some((deadline, idle)) = limits.flatten() else {
             return Ok(());
         };
-        let Some(reach) = self.reach(key) else {
+        let Some(reach) = self.reach(key).filter(Reach::keeps_limits) else {
             return Ok(());
         };
         inside::set_limits(&reach.link, deadline, idle, now_ms())

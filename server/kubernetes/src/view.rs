@@ -112,8 +112,34 @@ impl Facts<'_> {
             && self.memo.mode != Mode::Suspended
             && !is_past
             && !self.is_asleep()
-            && self.pod.is_some_and(runs)
+            && self
+                .pod
+                .is_some_and(|pod| runs(pod) && self.is_its_own(pod) && !self.was_told_to_end(pod))
             && !self.is_greeted()
+    }
+
+    /// Whether the controller has seen that pod as the claim's. One of an earlier claim has the same name.
+    fn is_its_own(&self, pod: &Pod) -> bool {
+        let known = self
+            .claim
+            .status
+            .as_ref()
+            .map_or(&[][..], |status| &status.sandbox.pod_ips);
+        let addresses = pod.status.as_ref().and_then(|status| status.pod_ips.as_ref());
+        addresses
+            .into_iter()
+            .flatten()
+            .any(|address| known.contains(&address.ip))
+    }
+
+    /// Whether what runs in that pod was told to end, for a sandbox that was to sleep.
+    pub(crate) fn was_told_to_end(&self, pod: &Pod) -> bool {
+        let (Some(started), Some(end)) = (&self.memo.started, &self.memo.last_end) else {
+            return false;
+        };
+        started.incarnation == end.incarnation
+            && pod.metadata.uid.as_deref() == Some(&started.pod_uid)
+            && ending::restarts(pod, self.container) == started.restarts
     }
 
     /// Whether the cluster has put it to sleep, or is about to.
@@ -124,7 +150,12 @@ impl Facts<'_> {
     }
 
     pub(crate) fn outlook(&self) -> Outlook {
-        let made = self.pod.and_then(|pod| pod.metadata.creation_timestamp.as_ref());
+        // Until it has a node nobody can pull its image.
+        let conditions = self.pod.and_then(|pod| pod.status.as_ref()?.conditions.as_ref());
+        let mut placed = conditions.into_iter().flatten();
+        let placed = placed.find(|condition| condition.type_ == "PodScheduled" && condition.status == "True");
+        let placed = placed.and_then(|condition| condition.last_transition_time.as_ref());
+        let made = placed.or_else(|| self.pod.and_then(|pod| pod.metadata.creation_timestamp.as_ref()));
         let age = made.map_or(Duration::ZERO, |made| {
             let now = self.now.duration_since(UNIX_EPOCH).unwrap_or_default();
             now.saturating_sub(Duration::from_millis(unix_ms(made)))
@@ -292,7 +323,8 @@ mod tests {
             });
             Self {
                 claim: serde_json::from_value(json!({
-                    "metadata": {"name": "a", "uid": "u"}, "spec": {}, "status": {"conditions": [ready]},
+                    "metadata": {"name": "a", "uid": "u"}, "spec": {},
+                    "status": {"conditions": [ready], "sandbox": {"name": "p", "podIPs": ["10.0.0.1"]}},
                 }))
                 .unwrap(),
                 memo: Memo::default(),
@@ -336,7 +368,9 @@ mod tests {
     fn pod(uid: &str) -> Value {
         json!({
             "metadata": {"uid": uid, "name": "p"}, "spec": {"containers": [{"name": "main"}]},
-            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+            "status": {
+                "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], "podIPs": [{"ip": "10.0.0.1"}],
+            },
         })
     }
 
@@ -355,6 +389,13 @@ mod tests {
         let case = case.started("p1");
         assert_eq!(case.state(), (S::Ready, "in-p1".to_owned()));
         assert!(!case.see(|facts| facts.wants_greeting()));
+    }
+
+    #[test]
+    fn a_pod_of_an_earlier_claim_of_the_name_is_not_greeted() {
+        let mut earlier = pod("p0");
+        earlier["status"]["podIPs"] = json!([{"ip": "10.0.0.9"}]);
+        assert!(!Case::new("DependenciesReady", Some(earlier)).see(|facts| facts.wants_greeting()));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The watches: one for each kind of object and namespace, shared by every call. Nothing polls.
 
-use std::{fmt::Debug, future::Future, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt::Debug, future::Future, sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -17,7 +17,7 @@ use tokio::{sync::watch, task::JoinSet};
 use crate::{
     api::{Claim, POD_LABEL, Pool, Resources, Template},
     memo::{MANAGED_BY, MANAGER},
-    world::{Key, World},
+    world::{Key, World, keys_of},
 };
 
 /// The API server ends a watch after this long; then it is opened again where it was.
@@ -96,11 +96,14 @@ impl Watches {
 struct Sink<K> {
     put: Box<dyn Fn(K) + Send + Sync>,
     drop: Box<dyn Fn(K) + Send + Sync>,
-    /// After a fresh list of a namespace: these are all.
-    keep: Box<Keep>,
+    /// Those of a namespace that are known.
+    known: Box<KeysOf>,
+    /// A fresh list of a namespace is whole. These were known before it, and are not in it.
+    listed: Box<Listed>,
 }
 
-type Keep = dyn Fn(&str, &[Key]) + Send + Sync;
+type KeysOf = dyn Fn(&str) -> Vec<Key> + Send + Sync;
+type Listed = dyn Fn(&str, &[Key]) + Send + Sync;
 
 async fn follow<K>(
     api: Api<K>,
@@ -112,18 +115,19 @@ async fn follow<K>(
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let mut events = watcher(api, config.timeout(WATCH_SECONDS)).default_backoff().boxed();
-    let mut listed = Vec::new();
+    // What is made while a list is under way need not be in it.
+    let mut before = BTreeSet::new();
     let mut seen = false;
     while let Some(event) = events.next().await {
         match event {
-            Ok(Event::Init) => listed.clear(),
+            Ok(Event::Init) => before = (sink.known)(&namespace).into_iter().collect(),
             Ok(Event::InitApply(object)) => {
-                listed.push(Key::of(object.meta()));
+                before.remove(&Key::of(object.meta()));
                 (sink.put)(object);
             }
             Ok(Event::InitDone) => {
-                (sink.keep)(&namespace, &listed);
-                listed.clear();
+                let gone: Vec<Key> = std::mem::take(&mut before).into_iter().collect();
+                (sink.listed)(&namespace, &gone);
                 if !std::mem::replace(&mut seen, true) {
                     missing.send_modify(|missing| *missing -= 1);
                 }
@@ -140,7 +144,7 @@ async fn follow<K>(
 
 impl Sink<Claim> {
     fn claims(world: &Arc<World>) -> Self {
-        let (put, drop, keep) = (Arc::clone(world), Arc::clone(world), Arc::clone(world));
+        let [put, drop, known, listed] = std::array::from_fn(|_| Arc::clone(world));
         Self {
             put: Box::new(move |claim| put.put_claim(claim)),
             drop: Box::new(move |claim| {
@@ -149,14 +153,19 @@ impl Sink<Claim> {
                 drop.put_claim(claim);
                 drop.drop_claim(&key, uid.as_deref());
             }),
-            keep: Box::new(move |namespace, there| keep.keep_claims(namespace, there)),
+            known: Box::new(move |namespace| known.claims_of(namespace)),
+            listed: Box::new(move |_, gone| {
+                for key in gone {
+                    listed.drop_claim(key, None);
+                }
+            }),
         }
     }
 }
 
 impl Sink<Pod> {
     fn pods(world: &Arc<World>) -> Self {
-        let (put, drop, keep) = (Arc::clone(world), Arc::clone(world), Arc::clone(world));
+        let [put, drop, known, listed] = std::array::from_fn(|_| Arc::clone(world));
         Self {
             put: Box::new(move |pod| put.put_pod(pod)),
             drop: Box::new(move |pod| {
@@ -164,14 +173,20 @@ impl Sink<Pod> {
                 drop.put_pod(pod);
                 drop.drop_pod(&key);
             }),
-            keep: Box::new(move |namespace, there| keep.keep_pods(namespace, there)),
+            known: Box::new(move |namespace| known.pods_of(namespace)),
+            listed: Box::new(move |namespace, gone| {
+                for key in gone {
+                    listed.drop_pod(key);
+                }
+                listed.pods_are_told(namespace);
+            }),
         }
     }
 }
 
 impl Sink<Template> {
     fn templates(world: &Arc<World>) -> Self {
-        let (put, drop, keep) = (Arc::clone(world), Arc::clone(world), Arc::clone(world));
+        let [put, drop, known, listed] = std::array::from_fn(|_| Arc::clone(world));
         Self {
             put: Box::new(move |object| {
                 put.known()
@@ -181,17 +196,15 @@ impl Sink<Template> {
             drop: Box::new(move |object| {
                 drop.known().templates.remove(&Key::of(&object.metadata));
             }),
-            keep: Box::new(move |namespace, there| {
-                let stays = |key: &Key| key.namespace != namespace || there.contains(key);
-                keep.known().templates.retain(|key, _| stays(key));
-            }),
+            known: Box::new(move |namespace| keys_of(known.known().templates.keys(), namespace)),
+            listed: Box::new(move |_, gone| listed.known().templates.retain(|key, _| !gone.contains(key))),
         }
     }
 }
 
 impl Sink<Pool> {
     fn pools(world: &Arc<World>) -> Self {
-        let (put, drop, keep) = (Arc::clone(world), Arc::clone(world), Arc::clone(world));
+        let [put, drop, known, listed] = std::array::from_fn(|_| Arc::clone(world));
         Self {
             put: Box::new(move |object| {
                 put.known().pools.insert(Key::of(&object.metadata), Arc::new(object));
@@ -199,10 +212,8 @@ impl Sink<Pool> {
             drop: Box::new(move |object| {
                 drop.known().pools.remove(&Key::of(&object.metadata));
             }),
-            keep: Box::new(move |namespace, there| {
-                let stays = |key: &Key| key.namespace != namespace || there.contains(key);
-                keep.known().pools.retain(|key, _| stays(key));
-            }),
+            known: Box::new(move |namespace| keys_of(known.known().pools.keys(), namespace)),
+            listed: Box::new(move |_, gone| listed.known().pools.retain(|key, _| !gone.contains(key))),
         }
     }
 }

@@ -15,10 +15,11 @@ use tokio::sync::Notify;
 
 use crate::{
     api::{Claim, Pool, Template, bound},
+    driver::Driver,
     ending::{self, End},
     memo::{Memo, Mode},
     notes::Notes,
-    view::{Facts, now_ms},
+    view::{Facts, now_ms, unix_ms},
 };
 
 /// Refusals of sandboxes that are gone, for those who still ask.
@@ -176,10 +177,11 @@ impl World {
         };
         let (mut connection, mut last_end, mut pod) = (None, None, None);
         if let Some(entry) = known.claims.get_mut(&key) {
+            // A watch that is behind may still tell of an earlier claim of the name.
+            if is_older(&claim.metadata, &entry.claim.metadata) {
+                return;
+            }
             if entry.claim.metadata.uid == claim.metadata.uid {
-                if is_older(&claim.metadata, &entry.claim.metadata) {
-                    return;
-                }
                 connection = entry.connection.take();
                 last_end = entry.last_end.take();
                 pod = entry.pod.take();
@@ -226,41 +228,21 @@ impl World {
         }
     }
 
-    /// Everything of a namespace that a fresh list did not name is gone.
-    pub(crate) fn keep_claims(&self, namespace: &str, there: &[Key]) {
-        let mut known = self.known();
-        let gone: Vec<Key> = known
-            .claims
-            .keys()
-            .filter(|key| key.namespace == namespace && !there.contains(key))
-            .cloned()
-            .collect();
-        for key in gone {
-            self.forget(&mut known, &key);
-        }
+    /// Claims of a namespace.
+    pub(crate) fn claims_of(&self, namespace: &str) -> Vec<Key> {
+        keys_of(self.known().claims.keys(), namespace)
+    }
+
+    /// Pods of a namespace.
+    pub(crate) fn pods_of(&self, namespace: &str) -> Vec<Key> {
+        keys_of(self.known().pods.keys(), namespace)
     }
 
     /// All pods of a namespace have been told.
-    pub(crate) fn keep_pods(&self, namespace: &str, there: &[Key]) {
-        let gone: Vec<Key> = {
-            let known = self.known();
-            let pods = known.pods.keys();
-            pods.filter(|key| key.namespace == namespace && !there.contains(key))
-                .cloned()
-                .collect()
-        };
-        for key in &gone {
-            self.drop_pod(key);
-        }
+    pub(crate) fn pods_are_told(&self, namespace: &str) {
         let mut known = self.known();
         if known.listed.insert(namespace.to_owned()) {
-            let claims: Vec<Key> = known
-                .claims
-                .keys()
-                .filter(|key| key.namespace == namespace)
-                .cloned()
-                .collect();
-            for key in &claims {
+            for key in &keys_of(known.claims.keys(), namespace) {
                 self.settle(&mut known, key);
             }
         }
@@ -342,6 +324,10 @@ impl World {
     }
 }
 
+pub(crate) fn keys_of<'a>(keys: impl Iterator<Item = &'a Key>, namespace: &str) -> Vec<Key> {
+    keys.filter(|key| key.namespace == namespace).cloned().collect()
+}
+
 /// Why a claim is gone.
 fn final_end(entry: &Entry) -> End {
     let last = entry.last_end.as_ref();
@@ -359,11 +345,20 @@ fn final_end(entry: &Entry) -> End {
             message: end.message.clone(),
         };
     }
-    let overdue = entry.memo.deadline_ms.is_some_and(|deadline| deadline <= now_ms());
-    let asked = entry.claim.metadata.deletion_timestamp.is_some();
-    let (cause, message) = match (overdue, asked) {
-        (true, _) => (EndCause::Deadline, "its deadline was reached"),
-        (false, _) => (EndCause::Deleted, "its claim was deleted"),
+    let now = now_ms();
+    let ends = entry
+        .claim
+        .spec
+        .lifecycle
+        .as_ref()
+        .and_then(|lifecycle| lifecycle.shutdown_time.as_ref());
+    let lease_is_over = entry.memo.driver != Driver::Runtime && ends.is_some_and(|ends| unix_ms(ends) <= now);
+    let (cause, message) = if entry.memo.deadline_ms.is_some_and(|deadline| deadline <= now) {
+        (EndCause::Deadline, "its deadline was reached")
+    } else if lease_is_over {
+        (EndCause::Idle, "its idle limit was reached")
+    } else {
+        (EndCause::Deleted, "its claim was deleted")
     };
     End {
         cause,
@@ -371,7 +366,7 @@ fn final_end(entry: &Entry) -> End {
     }
 }
 
-/// Whether one state of an object is older than another. Versions of one object are numbers that rise.
+/// Whether one state is older than another. Versions of one kind of object are numbers that rise.
 fn is_older(one: &ObjectMeta, other: &ObjectMeta) -> bool {
     let version = |meta: &ObjectMeta| {
         meta.resource_version
@@ -464,8 +459,9 @@ impl Known {
             return;
         };
         let before = entry.last_end.as_ref().filter(|end| end.incarnation == incarnation);
-        // Once its pod is gone nothing better will be known.
-        if before.is_some_and(|before| gone && before.cause() != EndCause::Unspecified) {
+        // Once its pod is gone nothing better will be known. What had ended before its pod was deleted did not end by that.
+        let is_last = gone || cause == EndCause::Deleted;
+        if before.is_some_and(|before| is_last && before.cause() != EndCause::Unspecified) {
             return;
         }
         let ended_at = before.and_then(|before| before.ended_at);

@@ -164,8 +164,10 @@ mod tests {
     #[test]
     fn a_deadline_is_asked_for_or_the_templates_and_never_too_late() {
         let capped = limits(Some(2 * HOUR), None);
-        let mut template = DefaultSpans::default();
-        template.ttl = Some(HOUR);
+        let template = DefaultSpans {
+            ttl: Some(HOUR),
+            idle: None,
+        };
         let deadline = |limits: &Spans, end| limits.deadline(end, Some(template), NOW);
         let hours = |n: u64| NOW + n * 3_600_000;
         assert_eq!(deadline(&capped, End::Default), Ok(Some(hours(1))));
@@ -203,7 +205,6 @@ mod tests {
     fn for_ever_may_be_asked_for_where_it_is_had_without_asking() {
         let capped = limits(None, Some(HOUR));
         let mut template = DefaultSpans::default();
-        template.idle = None;
         assert_eq!(capped.idle(None, Some(template)), Ok(None));
         assert_eq!(capped.idle(Some(Duration::ZERO), Some(template)), Ok(None));
         assert!(capped.idle(Some(Duration::ZERO), None).is_err());

@@ -123,6 +123,12 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
     /// INVALID_ARGUMENT for what this provider can't do.
     async fn create(&self, wanted: NewSandbox) -> Result<Begun, Refusal>;
 
+    /// Looks for a sandbox that the table does not know: another replica may have made it a moment ago. Tells whether the
+    /// table knows it now.
+    async fn seek(&self, name: &Name) -> bool {
+        self.table().get(name.as_str()).is_some()
+    }
+
     /// Waits until the sandbox is READY. Dropping the future changes nothing.
     ///
     /// # Errors
@@ -187,10 +193,11 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
                 );
                 Refusal::new(ErrorReason::SandboxRestarted, message).with("incarnation", &seen.incarnation)
             }
-            Some(_) => Refusal::new(
-                ErrorReason::SandboxNotFound,
-                format!("sandbox {} was removed meanwhile", seen.name),
-            ),
+            Some(_) => {
+                let why = self.table().end_of(&seen.uid).map_or(String::new(), |end| end.message);
+                let message = format!("sandbox {} was removed meanwhile ({why})", seen.name);
+                Refusal::new(ErrorReason::SandboxNotFound, message)
+            }
         }
     }
 }

@@ -151,6 +151,16 @@ impl Table {
         self.tick(known);
     }
 
+    /// How a sandbox ended that is gone. `None`: it is not, or that was too long ago to remember.
+    #[must_use]
+    pub fn end_of(&self, uid: &str) -> Option<SandboxDeleted> {
+        let known = self.known();
+        known.recent.iter().rev().find_map(|event| match event {
+            Event::Gone { told, .. } if told.uid == uid => Some(told.clone()),
+            _ => None,
+        })
+    }
+
     /// Everything that matches, and the place in the feed behind it.
     #[must_use]
     pub fn snapshot(&self, selector: &Selector) -> (Vec<Arc<Sandbox>>, Position) {
@@ -266,8 +276,10 @@ mod tests {
         table.put(sandbox("a", "1"));
         table.remove("a", "2", EndCause::Deleted, "");
         assert_eq!(table.len(), 1);
-        table.remove("a", "1", EndCause::Deleted, "");
+        assert_eq!(table.end_of("1"), None);
+        table.remove("a", "1", EndCause::Deleted, "why");
         assert!(table.is_empty());
+        assert_eq!(table.end_of("1").unwrap().message, "why");
     }
 
     #[test]

@@ -94,6 +94,9 @@ impl Sandboxes {
 
     pub(super) async fn one(&self, request: &pb::GetRequest) -> Result<Sandbox, Refusal> {
         let name = Name::parse("sandbox", &request.sandbox)?;
+        if self.provider.table().get(name.as_str()).is_none() {
+            self.provider.seek(&name).await;
+        }
         let sandbox = self.provider.table().get(name.as_str()).ok_or_else(|| {
             let message = format!("there is no sandbox {name}");
             Refusal::new(ErrorReason::SandboxNotFound, message)

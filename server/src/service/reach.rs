@@ -38,7 +38,15 @@ impl Sandboxes {
     /// Finds the way, through a resume if the caller asks for it.
     pub(super) async fn reach(&self, address: Address<'_>) -> Result<Reached, Refusal> {
         let name = Name::parse("sandbox", address.sandbox)?;
-        let refusal = match self.provider.link(&name) {
+        let mut linked = self.provider.link(&name);
+        if linked
+            .as_ref()
+            .is_err_and(|refusal| refusal.reason == ErrorReason::SandboxNotFound)
+            && self.provider.seek(&name).await
+        {
+            linked = self.provider.link(&name);
+        }
+        let refusal = match linked {
             Ok(way) => return Ok(self.reached(way)),
             Err(refusal) => refusal,
         };
@@ -132,6 +140,14 @@ impl Failure {
         let is_ours = status
             .get_details_error_info()
             .is_some_and(|info| info.domain == DOMAIN);
+        if is_ours && status.code() == Code::Unauthenticated {
+            // It is the server that was not let in. The caller was.
+            let message = format!(
+                "what runs in this sandbox does not accept the server's token ({}): its keys are not those of the server",
+                status.message()
+            );
+            return Self::Refused(Refusal::new(ErrorReason::SandboxUnreachable, message).into());
+        }
         if is_ours {
             // Without the headers that came with it: they are about the other connection.
             let details = status.details().to_vec().into();
@@ -197,6 +213,14 @@ mod tests {
             ("SOMETHING_NEW", "b")
         );
         assert_eq!(passed.code(), Code::Unavailable);
+    }
+
+    #[test]
+    fn a_token_of_the_servers_that_is_refused_is_not_the_callers_fault() {
+        let sent = Status::from(Refusal::new(ErrorReason::Unauthenticated, "expired"));
+        let told = Refusal::from_status(&refused(&sent)).unwrap();
+        assert_eq!(told.reason, ErrorReason::SandboxUnreachable);
+        assert!(told.message.contains("expired"), "{}", told.message);
     }
 
     #[test]

@@ -27,8 +27,10 @@ use crate::{cluster::Cluster, space::until};
 
 /// What the release is called, and with that all that it makes.
 pub const RELEASE: &str = "sandgate";
-/// The images of the test cluster.
-const IMAGES: &[&str] = &[
+/// The images of the test cluster; and little to reserve, so that its one node has room for the releases of several tests.
+const VALUES: &[&str] = &[
+    "server.resources.requests.cpu=10m",
+    "templateDefaults.resources.requests.cpu=10m",
     "images.pullPolicy=Never",
     "images.server.tag=test",
     "images.runtime.tag=test",
@@ -59,7 +61,7 @@ impl Chart {
         let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client.clone(), &namespace);
         until(async || accounts.get_opt("default").await.unwrap().is_some()).await;
         let chart = Self { cluster, namespace };
-        chart.helm("install", &[IMAGES, values].concat()).await;
+        chart.helm("install", &[VALUES, values].concat()).await;
         chart
     }
 

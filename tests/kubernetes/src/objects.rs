@@ -123,6 +123,34 @@ pub fn runtime_template(name: &str, storage_class: Option<&str>) -> Value {
     })
 }
 
+/// A template named for a driver, whose pods have what it speaks to, with /workspace on a volume that survives the pod.
+pub(crate) fn driver_template(driver: &str, storage_class: Option<&str>) -> Value {
+    let health = |path: &str, port: u16| json!({"httpGet": {"path": path, "port": port}, "periodSeconds": 1});
+    let (image, probe) = match driver {
+        "sandboxd" => ("sandgate/sandboxd:test", health("/v1/health", 8080)),
+        "python-runtime" => ("sandgate/python-runtime:test", health("/", RUNTIME_PORT)),
+        "exec" => ("sandgate/busybox:test", Value::Null),
+        other => panic!("no image for {other}"),
+    };
+    let mut template = runtime_template(driver, storage_class);
+    template["metadata"]["annotations"] = json!({"sandgate.dev/driver": driver});
+    template["spec"]["envVarsInjectionPolicy"] = "Allowed".into();
+    let pod = &mut template["spec"]["podTemplate"]["spec"];
+    // None of them ends when it is told to.
+    pod["terminationGracePeriodSeconds"] = 1.into();
+    pod["volumes"] = json!([]);
+    let container = &mut pod["containers"][0];
+    for ours in ["command", "ports"] {
+        container.as_object_mut().unwrap().remove(ours);
+    }
+    container["image"] = image.into();
+    container["readinessProbe"] = probe;
+    container["env"] = json!([{"name": "SANDBOX_BASE_DIR", "value": "/workspace"}]);
+    let mounts = container["volumeMounts"].as_array_mut().unwrap();
+    mounts.retain(|mount| mount["mountPath"] == "/workspace");
+    template
+}
+
 /// A pool of sandboxes of a template.
 #[must_use]
 pub fn pool(name: &str, template: &str, replicas: u32) -> Value {

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolumeClaim, Pod, ServiceAccount};
 use kube::{
     Api,
     api::{DeleteParams, DynamicObject, ListParams, PostParams},
@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     cluster::Cluster,
-    objects::{POOL, Version, plain_template, pool, runtime_template},
+    objects::{POOL, Version, driver_template, plain_template, pool, runtime_template},
     volumes::provision,
 };
 
@@ -96,9 +96,9 @@ impl Space {
         let namespace = serde_json::from_value(json!({"metadata": {"name": self.namespace}})).unwrap();
         namespaces.create(&PostParams::default(), &namespace).await.unwrap();
         self.publish_keys().await;
-        let class = self.cluster.scratch.as_ref().map(|_| "");
         for name in ["default", "other"] {
-            self.create_template(runtime_template(name, class)).await;
+            self.create_template(runtime_template(name, self.class_of_volumes()))
+                .await;
         }
         self.create_template(plain_template("plain")).await;
         if let Some(scratch) = &self.cluster.scratch {
@@ -110,6 +110,11 @@ impl Space {
         until(async || accounts.get_opt("default").await.unwrap().is_some()).await;
     }
 
+    /// Of volumes that are made here; where the cluster makes them, its default.
+    fn class_of_volumes(&self) -> Option<&'static str> {
+        self.cluster.scratch.as_ref().map(|_| "")
+    }
+
     /// Makes the public keys known to the pods.
     pub async fn publish_keys(&self) {
         let jwks = Signer::open(self.keys.path()).unwrap().jwks().to_string();
@@ -119,6 +124,23 @@ impl Space {
         .unwrap();
         let maps: Api<ConfigMap> = Api::namespaced(self.cluster.client.clone(), &self.namespace);
         maps.create(&PostParams::default(), &map).await.unwrap();
+    }
+
+    /// Makes the public keys of another namespace known here too, for a server that has both.
+    pub async fn use_keys_of(&self, other: &Self) {
+        let jwks = Signer::open(other.keys.path()).unwrap().jwks().to_string();
+        let patch = json!({"data": {"jwks.json": jwks}});
+        let maps: Api<ConfigMap> = Api::namespaced(self.cluster.client.clone(), &self.namespace);
+        let merge = kube::api::Patch::Merge(&patch);
+        maps.patch("sandgate-keys", &kube::api::PatchParams::default(), &merge)
+            .await
+            .unwrap();
+    }
+
+    /// Makes a template of a driver's name, whose pods have what that one speaks to.
+    pub async fn create_driver_template(&self, driver: &str) {
+        self.create_template(driver_template(driver, self.class_of_volumes()))
+            .await;
     }
 
     /// Makes a template.
@@ -173,6 +195,12 @@ impl Space {
         Api::namespaced(self.cluster.client.clone(), &self.namespace)
     }
 
+    /// The claims of volumes.
+    #[must_use]
+    pub fn volume_claims(&self) -> Api<PersistentVolumeClaim> {
+        Api::namespaced(self.cluster.client.clone(), &self.namespace)
+    }
+
     /// Where the private keys are.
     #[must_use]
     pub fn keys(&self) -> &Path {
@@ -214,7 +242,7 @@ impl Space {
     }
 
     /// A Gateway whose address is the router's. Its controller is a cloud's; what that would write, we write.
-    async fn make_gateway(&self) {
+    pub async fn make_gateway(&self) {
         let api = self
             .cluster
             .api(&self.namespace, "gateway.networking.k8s.io/v1", "Gateway", "gateways");
@@ -257,8 +285,7 @@ impl Space {
             .await
             .unwrap();
         if let Some(volumes) = self.volumes.take() {
-            let claims: Api<k8s_openapi::api::core::v1::PersistentVolumeClaim> =
-                Api::namespaced(self.cluster.client.clone(), &self.namespace);
+            let claims = self.volume_claims();
             until(async || claims.list(&ListParams::default()).await.unwrap().items.is_empty()).await;
             volumes.abort();
         }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use sandgate::{Command, v1};
+use sandgate::{Client, Command, Sandbox, v1};
 use sandgate_proto::v1::ErrorReason;
 
-use super::{PATIENCE, World, create, new_name, refused, sh};
+use super::{PATIENCE, World, create, level, new_name, refused, sh};
 
 /// Another server sees the same sandboxes, execs and output.
 pub async fn another_server_sees_the_same(world: &mut impl World) {
@@ -44,6 +44,19 @@ pub async fn another_server_sees_the_same(world: &mut impl World) {
         client.sandbox(&suspended.info.name).get().await.unwrap(),
         before_suspended,
     );
+    if level(&running.info, "exec.resume") == Some(v1::CapabilityLevel::Full) {
+        the_exec_runs_on(&found).await;
+    } else {
+        the_exec_is_not_run_again(&found).await;
+    }
+    let resumed = client.sandbox(&suspended.info.name);
+    resumed.resume().await.unwrap();
+    assert_eq!(sh(&resumed, "cat file").await, "kept\n");
+    found.delete().await.unwrap();
+    resumed.delete().await.unwrap();
+}
+
+async fn the_exec_runs_on(found: &Sandbox) {
     let exec = found.exec_info("kept").await.unwrap();
     assert_eq!(exec.state(), v1::ExecState::Running);
     let mut following = found.attach_exec("kept").follow();
@@ -62,11 +75,22 @@ pub async fn another_server_sees_the_same(world: &mut impl World) {
         again.started_at, exec.started_at,
         "an id is run once, whichever server is asked"
     );
-    let resumed = client.sandbox(&suspended.info.name);
-    resumed.resume().await.unwrap();
-    assert_eq!(sh(&resumed, "cat file").await, "kept\n");
-    found.delete().await.unwrap();
-    resumed.delete().await.unwrap();
+}
+
+/// Only the server that started it knew of it.
+async fn the_exec_is_not_run_again(found: &Sandbox) {
+    assert_eq!(refused(found.exec_info("kept").await), ErrorReason::ExecNotFound);
+    let again = found
+        .run(Command::shell("echo before; sleep 600").id("kept"))
+        .send()
+        .await;
+    match again {
+        Ok(done) => {
+            let failure = done.exec.unwrap().start_failure.unwrap();
+            assert!(failure.message.contains("not run again"), "{failure:?}");
+        }
+        Err(error) => assert_eq!(error.reason(), Some(ErrorReason::ExecExpired), "{error:?}"),
+    }
 }
 
 /// A deadline ends a sandbox, whatever it does; an idle limit only one that does nothing.
@@ -74,6 +98,11 @@ pub async fn deadline_and_idle_limit_are_kept(world: &mut impl World) {
     let client = world.client().await;
     let beat = world.beat();
     let create = || client.create().name(new_name());
+    let look = create().send().await.unwrap();
+    look.sandbox.delete().await.unwrap();
+    if level(&look.info, "limits.idle") != Some(v1::CapabilityLevel::Full) {
+        return the_cluster_keeps_the_deadline(&client, beat).await;
+    }
     let (short, idle, busy, suspended) = tokio::try_join!(
         create().ttl(3 * beat).send(),
         create().idle_limit(2 * beat).send(),
@@ -105,7 +134,25 @@ pub async fn deadline_and_idle_limit_are_kept(world: &mut impl World) {
     until_gone(&busy.sandbox).await;
 }
 
-async fn until_gone(sandbox: &sandgate::Sandbox) {
+/// Nothing inside knows of limits: an idle limit is refused that can't be kept from outside.
+async fn the_cluster_keeps_the_deadline(client: &Client, beat: Duration) {
+    let create = || client.create().name(new_name()).ttl(4 * beat);
+    let idle = create().idle_limit(2 * beat).send().await.unwrap_err();
+    let idle = idle.refused().unwrap();
+    assert_eq!(
+        (idle.reason, idle.field.as_deref()),
+        (Some(ErrorReason::InvalidArgument), Some("idle_limit")),
+        "{idle:?}"
+    );
+    let (short, suspended) = tokio::try_join!(create().send(), create().send()).unwrap();
+    short.sandbox.start(Command::shell("sleep 600")).await.unwrap();
+    suspended.sandbox.suspend(None).await.unwrap();
+    for gone in [&short, &suspended] {
+        until_gone(&gone.sandbox).await;
+    }
+}
+
+async fn until_gone(sandbox: &Sandbox) {
     let gone = async {
         while sandbox.get().await.is_ok() {
             tokio::time::sleep(Duration::from_millis(100)).await;

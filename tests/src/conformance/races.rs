@@ -6,8 +6,6 @@ use sandgate::v1;
 
 use super::{World, create, new_name, sh};
 
-const ROUNDS: usize = 20;
-
 /// Many creates of one name make one sandbox.
 pub async fn creates_at_once_make_one(world: &mut impl World) {
     let client = world.client().await;
@@ -35,7 +33,7 @@ pub async fn delete_and_create_at_once(world: &mut impl World) {
     let client = world.client().await;
     let name = new_name();
     let mut old = create_named(&client, &name).await;
-    for round in 0..ROUNDS {
+    for round in 0..world.rounds() {
         sh(&client.sandbox(&name), "echo old > file").await;
         let (first, second) = (client.sandbox(&name), client.create().name(&name));
         let (deleted, created) = tokio::join!(first.delete(), second.send());
@@ -62,7 +60,7 @@ async fn create_named(client: &sandgate::Client, name: &str) -> String {
 pub async fn suspend_and_resume_at_once(world: &mut impl World) {
     let client = world.client().await;
     let made = create(&client).await;
-    for _ in 0..ROUNDS {
+    for _ in 0..world.rounds() {
         let (suspended, resumed) = tokio::join!(made.sandbox.suspend(Some(Duration::ZERO)), made.sandbox.resume());
         suspended.unwrap();
         // It may have been suspended again before it was told ready; that is said, and no other error.

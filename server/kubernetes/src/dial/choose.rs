@@ -79,30 +79,40 @@ impl Modes {
         driver: Driver,
     ) -> Result<(Arc<dyn Dial>, String), Refusal> {
         let asked = || "asked for".to_owned();
+        self.check(wanted, driver)?;
         let dial: Arc<dyn Dial> = match wanted {
-            ConnectionMode::Unspecified => return Ok(self.auto(template, target, driver).await),
+            ConnectionMode::Unspecified | ConnectionMode::Local => {
+                return Ok(self.auto(template, target, driver).await);
+            }
             ConnectionMode::Tunnel => Arc::new(Tunnel::new(self.client.clone(), target)),
-            ConnectionMode::Local => return Err(refused("it is the way of sandboxes on the server's own machine")),
-            _ if driver == Driver::Exec => {
-                return Err(refused(
-                    "images with only a shell are reached by the API server's exec, which is CONNECTION_MODE_TUNNEL",
-                ));
-            }
-            ConnectionMode::InCluster if self.in_cluster => Arc::new(InCluster::new(target.addresses.clone())),
-            ConnectionMode::InCluster => {
-                return Err(refused(
-                    "this server does not run in the cluster; set kubernetes.in_cluster where pods can be reached nevertheless",
-                ));
-            }
-            ConnectionMode::Gateway | ConnectionMode::Direct if !driver.is_routable() => {
-                return Err(refused(
-                    "the sandbox router carries no gRPC, which is what sandboxd speaks: use CONNECTION_MODE_TUNNEL or CONNECTION_MODE_IN_CLUSTER",
-                ));
-            }
+            ConnectionMode::InCluster => Arc::new(InCluster::new(target.addresses.clone())),
             ConnectionMode::Gateway => Arc::new(Routed::new(self.router_of_gateway()?, target.clone())),
             ConnectionMode::Direct => Arc::new(Routed::new(self.router_of_url()?, target.clone())),
         };
         Ok((dial, asked()))
+    }
+
+    /// Whether this server has that way, and `driver` can be spoken to on it.
+    ///
+    /// # Errors
+    /// As of `choose`, before there is a pod.
+    pub(crate) fn check(&self, wanted: ConnectionMode, driver: Driver) -> Result<(), Refusal> {
+        match wanted {
+            ConnectionMode::Unspecified | ConnectionMode::Tunnel => Ok(()),
+            ConnectionMode::Local => Err(refused("it is the way of sandboxes on the server's own machine")),
+            _ if driver == Driver::Exec => Err(refused(
+                "images with only a shell are reached by the API server's exec, which is CONNECTION_MODE_TUNNEL",
+            )),
+            ConnectionMode::InCluster if self.in_cluster => Ok(()),
+            ConnectionMode::InCluster => Err(refused(
+                "this server does not run in the cluster; set kubernetes.in_cluster where pods can be reached nevertheless",
+            )),
+            ConnectionMode::Gateway | ConnectionMode::Direct if !driver.is_routable() => Err(refused(
+                "the sandbox router carries no gRPC, which is what sandboxd speaks: use CONNECTION_MODE_TUNNEL or CONNECTION_MODE_IN_CLUSTER",
+            )),
+            ConnectionMode::Gateway => self.router_of_gateway().map(drop),
+            ConnectionMode::Direct => self.router_of_url().map(drop),
+        }
     }
 
     fn router_of_gateway(&self) -> Result<Router, Refusal> {

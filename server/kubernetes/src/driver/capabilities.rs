@@ -26,9 +26,11 @@ const GROUP: &str = "the command's process group; what has left it is not reache
 const BATCH: &str = "stat, list (one level), read, write, mkdir, move, copy, remove, by commands in the sandbox; the \
                      outcome of a batch id is kept by one server, another one refuses it";
 const FILES: &str = "regular files, directories and symlinks one by one, as FILES; no directory is downloaded";
+const DEADLINE: &str = "the cluster keeps it, with the pod's own grace time";
+const IDLE: &str = "at least 3 minutes; the servers keep it, and while none of them runs use does not count";
 
 const TABLE: &[Row] = &[
-    ("env.warm", [Full, Full, Full]),
+    ("env.warm", [Full, Missing, Missing]),
     ("exec.budget", [Full, Full, Full]),
     ("exec.hold", [Missing, Missing, Missing]),
     (
@@ -48,10 +50,10 @@ const TABLE: &[Row] = &[
             Limited(
                 "output comes at the end, at most 2 MiB of each stream; the runtime ends commands after its own limit (300 s)",
             ),
-            Full,
+            Limited("what its children write after its end is lost"),
         ],
     ),
-    ("exec.signal", [Limited(GROUP), Missing, Limited(GROUP)]),
+    ("exec.signal", [Limited(GROUP), Limited(GROUP), Limited(GROUP)]),
     ("exec.stdin", [Full, Missing, Full]),
     ("exec.stream", [Full, Limited("output comes at the end"), Full]),
     ("exec.user", [Missing, Missing, Missing]),
@@ -64,8 +66,11 @@ const TABLE: &[Row] = &[
     ("files.transfer", [Limited(FILES), Limited(FILES), Limited(FILES)]),
     ("files.user", [Missing, Missing, Missing]),
     ("files.watch", [Missing, Missing, Missing]),
-    ("limits.deadline", [Missing, Missing, Missing]),
-    ("limits.idle", [Missing, Missing, Missing]),
+    (
+        "limits.deadline",
+        [Limited(DEADLINE), Limited(DEADLINE), Limited(DEADLINE)],
+    ),
+    ("limits.idle", [Limited(IDLE), Limited(IDLE), Limited(IDLE)]),
 ];
 
 fn column(driver: Driver) -> Option<usize> {
@@ -216,7 +221,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_refused_by_its_name() {
         assert!(has(Driver::Exec, "exec.run") && !has(Driver::Exec, "files.watch"));
-        assert!(names(Driver::PythonRuntime).iter().all(|name| name != "exec.signal"));
+        assert!(names(Driver::PythonRuntime).iter().all(|name| name != "exec.stdin"));
         let refusal = missing(Driver::Sandboxd, "files.tar");
         assert_eq!(refusal.reason, ErrorReason::CapabilityMissing);
         assert_eq!(refusal.metadata["capability"], "files.tar");

@@ -68,6 +68,11 @@ impl Files {
             return Err(Refusal::invalid("ops", "at most 1,000 operations a batch"));
         }
         self.check_view(request.view.as_ref())?;
+        // Before anything is done: half a batch is worse than none.
+        let missing = request.ops.iter().find_map(|op| lacking(op.op.as_ref()));
+        if let Some(name) = missing {
+            return Err(self.missing(name));
+        }
         if request.batch_id.is_empty() || !request.ops.iter().any(changes) {
             return Ok(self.run(request).await);
         }
@@ -206,9 +211,7 @@ impl Files {
                     removed: count.unwrap_or_default(),
                 }))
             }
-            Some(Op::Glob(_)) => Err(self.missing("files.glob")),
-            Some(Op::Grep(_)) => Err(self.missing("files.grep")),
-            _ => Err(self.missing("files.batch")),
+            other => Err(self.missing(lacking(other.as_ref()).unwrap_or("files.batch"))),
         }
     }
 
@@ -226,9 +229,6 @@ impl Files {
     }
 
     async fn write(&self, op: proto::WriteOp) -> Result<FileInfo, Refusal> {
-        if op.expected.is_some() {
-            return Err(self.missing("files.batch").with_field("expected"));
-        }
         let how = match op.write_mode() {
             proto::WriteMode::Unspecified | proto::WriteMode::Overwrite => "replace",
             proto::WriteMode::CreateOnly => "create",
@@ -335,6 +335,19 @@ struct Place<'a> {
 struct Temporary {
     lies: String,
     path: String,
+}
+
+/// What an operation needs that commands do not do.
+fn lacking(op: Option<&Op>) -> Option<&'static str> {
+    match op {
+        Some(Op::Stat(_) | Op::List(_) | Op::Read(_) | Op::Mkdir(_) | Op::Move(_) | Op::Copy(_) | Op::Remove(_)) => {
+            None
+        }
+        Some(Op::Write(op)) if op.expected.is_none() => None,
+        Some(Op::Glob(_)) => Some("files.glob"),
+        Some(Op::Grep(_)) => Some("files.grep"),
+        _ => Some("files.batch"),
+    }
 }
 
 fn changes(op: &proto::FileOp) -> bool {

@@ -108,6 +108,11 @@ pub(crate) trait Inside: fmt::Debug + Send + Sync + 'static {
         put_by_cat(self, path, content).await
     }
 
+    /// How much of what a program writes is told; the rest is lost.
+    fn most_output(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Whether it is known that a program runs before it has ended.
     fn tells_start(&self) -> bool {
         true

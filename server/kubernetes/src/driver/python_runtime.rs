@@ -1,8 +1,9 @@
 //! agent-sandbox's python-runtime: HTTP on port 8888, one request a command, and an answer when it has ended.
 //!
 //! It splits a command by itself, runs it without a shell and answers its output as text, once. So a few lines of shell
-//! around the command keep its output in files and send it as base64. Its known traps: a command of 64 KiB hangs it, any
-//! mistake is told as exit code 1, and it kills what runs longer than its own limit.
+//! around the command keep its output in files and send it as base64. Its known traps: while it splits a long command it
+//! answers nobody (1 MiB took 20 s, with 1.0.3), any mistake is told as exit code 1, and it kills what runs longer than its
+//! own limit.
 
 mod http;
 
@@ -50,9 +51,10 @@ struct Executed {
 }
 
 /// `sh -c CAPTURE sh MOST PROGRAM ARGUMENT…`. Answers the code, how much there is of each stream, and as much of it as is
-/// asked for.
+/// asked for. A signal to the group must leave it to tell the end; KILL does not, and takes the output with it.
 const CAPTURE: &str = r#"l=$1
 shift
+trap : HUP INT QUIT USR1 USR2 TERM
 export SANDGATE_GROUP=$$
 d=$(mktemp -d) || exit 1
 "$@" >"$d/o" 2>"$d/e" </dev/null
@@ -67,7 +69,7 @@ rm -rf "$d""#;
 const MOST_OUTPUT: usize = 2 << 20;
 /// Both streams as base64 in JSON, and what is around them.
 const MOST_ANSWER: usize = 8 << 20;
-/// A command of 64 KiB hangs the runtime.
+/// Longer ones hold up the runtime.
 const MOST_COMMAND: usize = 65_000;
 /// Longer than any limit that the runtime may have: who has not answered by then never will.
 const NEVER: Duration = Duration::from_secs(3_600);
@@ -112,6 +114,10 @@ impl Inside for PythonRuntime {
         false
     }
 
+    fn most_output(&self) -> u64 {
+        MOST_OUTPUT as u64
+    }
+
     async fn greet(&self) -> Result<(), Refusal> {
         let asked = http::send(&*self.dial, Method::GET, "/", None, MOST_ANSWER);
         let late = |_| Refusal::new(ErrorReason::SandboxUnreachable, "the python-runtime does not answer");
@@ -139,7 +145,7 @@ impl Inside for PythonRuntime {
             .collect();
         let command = join(&script(CAPTURE, &args));
         if command.len() > MOST_COMMAND {
-            let message = "a command of 64 KiB hangs the python-runtime: upload it and run the file";
+            let message = "a command of 64 KiB or more holds up the python-runtime: upload it and run the file";
             return Err(NotStarted::Refused(Refusal::invalid("spec.command", message)));
         }
         let body = serde_json::to_vec(&Execute { command: &command }).unwrap_or_default();

@@ -63,6 +63,11 @@ impl Service {
         }
     }
 
+    /// Sets the environment that later execs get beside their own.
+    pub(crate) fn set_env(&self, env: Vec<proto::EnvVar>) {
+        self.execs.set_env(env);
+    }
+
     /// Whether an exec is alive.
     pub(crate) fn is_busy(&self) -> bool {
         self.execs.list().iter().any(|exec| exec.is_alive())
@@ -177,21 +182,21 @@ impl RuntimeService for Service {
     async fn configure(&self, request: Request<proto::ConfigureRequest>) -> Answer<proto::ConfigureResponse> {
         let request = request.into_inner();
         self.expect(&request.expected_incarnation)?;
-        if request.deadline.is_some() {
-            return self.missing("limits.deadline");
-        }
-        if request.idle_limit.is_some() {
-            return self.missing("limits.idle");
+        if request.deadline.is_some() || request.idle_limit.is_some() {
+            return Err(not_its_own("limits").into());
         }
         if let Some(env) = request.env {
+            if !self.inside.driver().takes_env() {
+                return self.missing("env.warm");
+            }
             check_env(&env.vars)?;
-            self.execs.set_env(env.vars);
+            self.set_env(env.vars);
         }
         Ok(Response::new(proto::ConfigureResponse::default()))
     }
 
     async fn stop(&self, _request: Request<proto::StopRequest>) -> Answer<proto::StopResponse> {
-        self.missing("limits.deadline")
+        Err(not_its_own("end").into())
     }
 
     async fn start_exec(&self, request: Request<proto::StartExecRequest>) -> Answer<proto::StartExecResponse> {
@@ -301,6 +306,12 @@ impl Source for Followed {
         let event = self.0.next().await?;
         Some(Ok(proto::FollowExecResponse { event: Some(event) }))
     }
+}
+
+/// Only the provider can do that, by the claim.
+fn not_its_own(what: &str) -> Refusal {
+    let message = format!("what runs in this sandbox does not know of its {what}: its claim does");
+    Refusal::new(ErrorReason::NotImplemented, message)
 }
 
 fn heartbeat() -> proto::ExecEvent {

@@ -29,6 +29,7 @@ if [ ! -f "$1" ] || [ ! -x "$1" ]; then echo "$n barred"; exit 0; fi ;;
 *) if ! command -v "$1" >/dev/null 2>&1; then echo "$n missing"; exit 0; fi ;;
 esac
 [ "$o" = 1 ] && exec 2>&1
+echo "$g" 2>/dev/null >"$d/$i/group"
 echo "$n started $g"
 exec "$@""#;
 
@@ -43,8 +44,11 @@ pub(crate) const TAKEN: i32 = 17;
 /// Signals a process group: `sh -c KILL sh SIGNAL GROUP`. Without `--`, which dash and busybox do not take there.
 pub(crate) const KILL: &str = r#"kill -"$1" -"$2""#;
 
-/// Arguments and environment together. One argument of 128 KiB is more than the kernel takes, a command of 64 KiB hangs
-/// the python-runtime, and those of pods/exec travel in a URL.
+/// The same for an exec that has not told its group yet: `sh -c KILL_NOTED sh SIGNAL ID`.
+pub(crate) const KILL_NOTED: &str = r#"g=$(cat "${TMPDIR:-/tmp}/.sandgate/$2/group") && kill -"$1" -"$g""#;
+
+/// Arguments and environment together. One argument of 128 KiB is more than the kernel takes, a long command holds up the
+/// python-runtime, and those of pods/exec travel in a URL.
 const MOST: usize = 60_000;
 
 /// What the first line said.

@@ -23,7 +23,7 @@ use super::stdin::Stdin;
 use crate::driver::{
     capabilities,
     inside::{Inside, Terminal, finish},
-    wrap::{KILL, script},
+    wrap::{KILL, KILL_NOTED, script},
 };
 
 /// An exec that was started, or could not be.
@@ -206,14 +206,12 @@ impl Exec {
     /// Sends a signal, without asking whether callers may.
     pub(super) async fn send(&self, live: &Live, number: i32) -> Result<(), Refusal> {
         let group = self.status.borrow().group;
-        if group == 0 {
-            return Err(Refusal::new(
-                ErrorReason::ExecNotRunning,
-                "its process group is not known",
-            ));
-        }
+        let args = match group {
+            // A driver that hears of a program at its end only finds it by what it has noted in the pod.
+            0 => script(KILL_NOTED, &[&number.to_string(), &self.id]),
+            group => script(KILL, &[&number.to_string(), &group.to_string()]),
+        };
         self.signalled.store(number, Ordering::Release);
-        let args = script(KILL, &[&number.to_string(), &group.to_string()]);
         let finished = finish(&*live.inside, args).await?;
         if finished.is_success() || !self.is_alive() {
             return Ok(());

@@ -212,37 +212,33 @@ impl Files {
         if sender.send(download_response::Message::Entry(entry)).await.is_err() {
             return Ok(None);
         }
-        let args = script(CONTENT, &[&path, &wanted.offset.to_string(), &count.to_string()]);
-        let program = Program {
-            args,
-            ..Program::default()
-        };
-        let mut events = self
-            .inside
-            .start(program)
-            .await
-            .map_err(NotStarted::into_refusal)?
-            .events;
-        let (mut hash, mut sent) = (Sha256::new(), 0u64);
-        let ending = loop {
-            match events.recv().await {
-                Some(Event::Output(Stream::Stdout, mut bytes)) => {
-                    hash.update(&bytes);
-                    sent += bytes.len() as u64;
-                    while !bytes.is_empty() {
-                        let chunk = bytes.split_to(bytes.len().min(CHUNK));
-                        if sender.send(download_response::Message::Chunk(chunk)).await.is_err() {
-                            return Ok(None);
+        let (mut hash, mut sent) = (Sha256::new(), 0);
+        while sent < count {
+            let piece = (count - sent).min(self.inside.most_output());
+            let mut events = self.content(&path, wanted.offset + sent, piece).await?;
+            let (begun, mut ending) = (sent, None);
+            while let Some(event) = events.recv().await {
+                match event {
+                    Event::Output(Stream::Stdout, mut bytes) => {
+                        hash.update(&bytes);
+                        sent += bytes.len() as u64;
+                        while !bytes.is_empty() {
+                            let chunk = bytes.split_to(bytes.len().min(CHUNK));
+                            if sender.send(download_response::Message::Chunk(chunk)).await.is_err() {
+                                return Ok(None);
+                            }
                         }
                     }
+                    Event::Output(Stream::Stderr, _) => {}
+                    Event::Exited(end) => {
+                        ending = Some(end);
+                        break;
+                    }
                 }
-                Some(Event::Output(Stream::Stderr, _)) => {}
-                Some(Event::Exited(ending)) => break Some(ending),
-                None => break None,
             }
-        };
-        if ending != Some(Ending::Code(0)) || sent != count {
-            return Err(Refusal::new(ErrorReason::FileIo, "it was cut, or has shrunk meanwhile"));
+            if ending != Some(Ending::Code(0)) || sent - begun != piece {
+                return Err(Refusal::new(ErrorReason::FileIo, "it was cut, or has shrunk meanwhile"));
+            }
         }
         let end = DownloadEntryEnd {
             sha256: Bytes::copy_from_slice(&hash.finalize()),
@@ -250,6 +246,15 @@ impl Files {
         };
         let told = sender.send(download_response::Message::EntryEnd(end)).await;
         Ok(told.is_ok().then_some(sent))
+    }
+
+    async fn content(&self, path: &str, offset: u64, count: u64) -> Result<mpsc::Receiver<Event>, Refusal> {
+        let program = Program {
+            args: script(CONTENT, &[path, &offset.to_string(), &count.to_string()]),
+            ..Program::default()
+        };
+        let started = self.inside.start(program).await.map_err(NotStarted::into_refusal)?;
+        Ok(started.events)
     }
 }
 

@@ -241,7 +241,7 @@ impl Pod {
         };
         let request = proto::DownloadRequest {
             paths: vec![
-                wanted(&link, 1_000_000),
+                wanted(&link, 500_000),
                 wanted(&self.path("up"), 0),
                 wanted("/no/such", 0),
             ],
@@ -257,7 +257,7 @@ impl Pod {
                 _ => {}
             }
         }
-        assert!(got == content[1_000_000..]);
+        assert!(got == content[500_000..]);
         assert_eq!(failures, [ErrorReason::FileIsDirectory, ErrorReason::FileNotFound]);
         assert_eq!(summary.unwrap().entries, 1);
     }
