@@ -141,6 +141,12 @@ async def test_all_output_is_given_or_what_the_budget_allows(sandbox: Any) -> No
     result = await done(sandbox.run("cat", save_output=saved, input="x" * 5000))
     assert result.saved_path == "/tmp/out/log"
     assert (await done(sandbox.run("echo", save_output=saved))).saved_path is None
+    for options in ({}, {"on_stdout": len}):
+        saved = SaveOutput("/tmp/out/log", after=1000, limit=5000)
+        result = await done(sandbox.run("seq 400000", save_output=saved, **options))
+        assert (result.saved_path, result.saved_bytes, result.stdout) == ("/tmp/out/log", 5000, whole)
+        assert result.save_error == "the file ends after 5000 bytes, the most it was to hold"
+        assert await done(sandbox.files.read_text("/tmp/out/log")) == whole[:5000]
 
 
 async def test_events_come_in_order(sandbox: Any) -> None:

@@ -125,6 +125,8 @@ def test_the_wheel_works_in_a_fresh_environment(server: Server, tmp_path: Path) 
     names = zipfile.ZipFile(wheel).namelist()
     assert {"sandgate/py.typed", "sandgate/v1/exec_pb2.pyi", "sandgate/_gen/sync/client.py"} <= set(names)
     assert not [name for name in names if name.startswith("tests/")]
+    (facts,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+    assert "Requires-Dist: deepagents<0.8,>=0.7.6; extra == 'deepagents'" in zipfile.ZipFile(wheel).read(facts).decode()
 
     home = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", home], check=True)
@@ -138,3 +140,7 @@ def test_the_wheel_works_in_a_fresh_environment(server: Server, tmp_path: Path) 
         [home / "bin" / "python", "-I", "-c", script], env=env, check=True, capture_output=True, text=True, cwd=tmp_path
     ).stdout
     assert "hello from a sandbox" in said
+    bare = subprocess.run(
+        [home / "bin" / "python", "-I", "-c", "import sandgate.deepagents"], check=False, capture_output=True, text=True
+    )
+    assert "ImportError: sandgate.deepagents needs deepagents: pip install 'sandgate[deepagents]'" in bare.stderr

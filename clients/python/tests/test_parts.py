@@ -7,15 +7,16 @@ import os
 import socket
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from support import done
 
-from sandgate import AsyncClient, Ended, Exited, Gap, Offsets, Output, Started, errors
+from sandgate import AsyncClient, Client, ConnectionMode, Ended, Exited, Gap, Offsets, Output, Started, Volume, errors
 from sandgate._core import channel, endpoint, io_async, io_sync, retry, server, values
 from sandgate._core.follow import ExecFollow
 from sandgate._core.requests import Target
-from sandgate.v1 import exec_pb2
+from sandgate.v1 import exec_pb2, sandbox_pb2
 from sandgate.v1 import sandbox_service_pb2 as service
 
 if TYPE_CHECKING:
@@ -213,6 +214,54 @@ def test_values_become_those_of_the_wire() -> None:
     for signal in (15, "TERM", "sigterm"):
         assert values.signal_number(signal) == 15
     assert values.new_id() != values.new_id()
+
+
+# --- what is asked for ---
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+async def test_a_sandbox_is_asked_for_as_it_is_wanted(
+    kind: type[Client | AsyncClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = kind("unix:///none")
+    asked: list[service.CreateRequest] = []
+
+    def send(_: object, request: service.CreateRequest) -> None:
+        asked.append(request)
+        raise InterruptedError
+
+    monkeypatch.setattr(client._transport, "repeat", send)  # pyright: ignore[reportPrivateUsage]
+    wishes: dict[str, Any] = {
+        "template": "python",
+        "labels": {"a": "b"},
+        "ttl": 60,
+        "idle": timedelta(minutes=5),
+        "warm_pool": "large",
+        "connection": "in_cluster",
+        "volumes": [Volume("data", 1 << 30), Volume("fast", 5, "ssd")],
+    }
+    ways: list[dict[str, Any]] = [{}, wishes, {"connection": ConnectionMode.TUNNEL}]
+    for given in ways:
+        with pytest.raises(InterruptedError):
+            await done(client.create("demo", **given, wait=7))
+    bare, full, other = asked
+    assert bare == service.CreateRequest(name="demo", max_wait=bare.max_wait)
+    assert 6 < values.to_seconds(bare.max_wait) <= 7
+    assert full == service.CreateRequest(
+        name="demo",
+        template="python",
+        labels={"a": "b"},
+        ttl=values.to_duration(60),
+        idle_limit=values.to_duration(300),
+        max_wait=full.max_wait,
+        warm_pool="large",
+        connection_mode=sandbox_pb2.CONNECTION_MODE_IN_CLUSTER,
+        volumes=[service.Volume(name="data", bytes=1 << 30), service.Volume(name="fast", bytes=5, storage_class="ssd")],
+    )
+    assert other.connection_mode == sandbox_pb2.CONNECTION_MODE_TUNNEL
+    for wrong in ("unknown", "carrier pigeon"):
+        with pytest.raises(ValueError, match="connection is one of local, tunnel"):
+            await done(client.create("demo", connection=wrong))
 
 
 # --- the server's program ---

@@ -76,6 +76,8 @@ pub(crate) struct Saved {
     /// It will not be saved, or no further.
     pub(crate) done: bool,
     pub(crate) upto: Offsets,
+    /// Bytes in the file.
+    pub(crate) bytes: u64,
     pub(crate) path: String,
     pub(crate) path_raw: Bytes,
     pub(crate) error: String,
@@ -158,6 +160,7 @@ impl Exec {
             saved_path: status.saved.path,
             saved_path_raw: status.saved.path_raw,
             save_error: status.saved.error,
+            saved_bytes: status.saved.bytes,
         }
     }
 

@@ -1,4 +1,5 @@
-//! The whole output as a file in the sandbox, for an agent to read, once it is larger than a model wants to see.
+//! The output as a file in the sandbox, all of it or up to a bound, for an agent to read, once it is larger than a model
+//! wants to see.
 
 use std::{fs::File, io::Write as _, sync::Arc};
 
@@ -68,10 +69,19 @@ async fn write(
             ..Saved::default()
         };
     });
-    let mut gap = false;
+    let (mut gap, mut written) = (false, 0);
     while let Some(item) = follower.next().await {
         match item {
-            Item::Data { bytes, .. } => file = append(file, bytes).await?,
+            Item::Data { mut bytes, .. } => {
+                let over = split_over(&mut bytes, save.max_bytes, written);
+                written += bytes.len() as u64;
+                file = append(file, bytes).await?;
+                exec.status.send_modify(|status| status.saved.bytes = written);
+                if over {
+                    // Nothing more is followed: what is not saved must not hold the program up.
+                    return Err(format!("the file ends after {written} bytes, the most it was to hold"));
+                }
+            }
             Item::Gap { .. } => gap = true,
             Item::Mark(_) => {}
         }
@@ -82,6 +92,18 @@ async fn write(
         Err("some of the output was dropped before it could be saved".to_owned())
     } else {
         Ok(())
+    }
+}
+
+/// Cuts off what the file has no room for. Gives whether there was any.
+fn split_over(bytes: &mut Bytes, most: Option<u64>, written: u64) -> bool {
+    let room = most.map_or(u64::MAX, |most| most - written);
+    match usize::try_from(room) {
+        Ok(room) if room < bytes.len() => {
+            bytes.truncate(room);
+            true
+        }
+        _ => false,
     }
 }
 

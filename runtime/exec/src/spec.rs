@@ -49,6 +49,8 @@ pub(crate) struct Save {
     pub(crate) path: String,
     pub(crate) path_raw: bytes::Bytes,
     pub(crate) after_bytes: u64,
+    /// How much the file holds at most; `None`: all.
+    pub(crate) max_bytes: Option<u64>,
 }
 
 /// Environment variables: names and values.
@@ -327,6 +329,7 @@ fn save(save: proto::SaveOutput, most: u64) -> Result<Save, Refusal> {
         path: save.path,
         path_raw: save.path_raw,
         after_bytes: save.after_bytes.min(most),
+        max_bytes: (save.max_bytes > 0).then_some(save.max_bytes),
     })
 }
 

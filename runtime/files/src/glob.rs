@@ -3,7 +3,7 @@
 pub(crate) mod pattern;
 
 use prost::Message as _;
-use rustix::fs::FileType;
+use rustix::{fs::FileType, io::Errno};
 use sandgate_proto::{
     runtime::v1::{GlobOp, GlobResult},
     v1::ErrorReason,
@@ -35,7 +35,7 @@ struct Glob {
 /// Lists what a pattern matches, in at most `budget` bytes of answer.
 ///
 /// # Errors
-/// `PatternInvalid`, or why the start can't be listed. What can't be read beneath it is left out.
+/// `PatternInvalid`, or why the start can't be listed. What can't be read beneath it is left out, and counted.
 pub fn run(view: &View, op: GlobOp, budget: usize) -> Result<GlobResult> {
     let pattern =
         Pattern::new(&op.pattern, op.include_hidden).map_err(|fault| Error::new(ErrorReason::PatternInvalid, fault))?;
@@ -68,7 +68,10 @@ pub fn run(view: &View, op: GlobOp, budget: usize) -> Result<GlobResult> {
                     walker.skip();
                 }
             }
-            Some(Step::Unreadable { .. }) => {}
+            // One that is gone hides nothing.
+            Some(Step::Unreadable { error, .. }) => {
+                glob.result.directories_unreadable += u64::from(error != Errno::NOENT);
+            }
             None => break,
         }
     }
@@ -115,8 +118,8 @@ impl Glob {
 #[cfg(test)]
 mod tests {
     use std::{
-        fs::{create_dir_all, write},
-        os::unix::fs::symlink,
+        fs::{Permissions, create_dir_all, set_permissions, write},
+        os::unix::fs::{PermissionsExt as _, symlink},
         path::{Path, PathBuf},
     };
 
@@ -127,8 +130,13 @@ mod tests {
     use crate::view::Defaults;
 
     fn view(root: &Path) -> View {
+        view_of(root, "")
+    }
+
+    fn view_of(root: &Path, user: &str) -> View {
         let proto = FileView {
             root_dir: root.to_str().unwrap().to_owned(),
+            user: user.to_owned(),
             ..FileView::default()
         };
         let cwd = PathBuf::from("/");
@@ -219,6 +227,34 @@ mod tests {
         assert!(!limited(5).1);
         let result = run(&view, op("**/*.rs"), 100).unwrap();
         assert!(result.truncated && result.encoded_len() <= 100 && !result.entries.is_empty());
+    }
+
+    #[test]
+    fn says_how_many_directories_it_could_not_look_into() {
+        assert!(
+            rustix::process::geteuid().is_root(),
+            "this test needs root, to act as others"
+        );
+        let root = tree();
+        let mode = |path: &str, mode| set_permissions(root.path().join(path), Permissions::from_mode(mode)).unwrap();
+        mode("", 0o755);
+        mode("src/deep", 0o700);
+        mode("a", 0o700);
+        let nobody = view_of(root.path(), "65534");
+        let found = |op| {
+            let result = run(&nobody, op, 1 << 20).unwrap();
+            (result.entries.len(), result.directories_unreadable, result.truncated)
+        };
+        assert_eq!(found(op("**/*.rs")), (3, 2, false));
+        // Nothing in the other one could match.
+        assert_eq!(found(op("src/*/*.rs")), (0, 1, false));
+        assert_eq!(found(op("*.rs")), (2, 0, false));
+        assert_eq!(
+            run(&view(root.path()), op("**"), 1 << 20)
+                .unwrap()
+                .directories_unreadable,
+            0
+        );
     }
 
     #[test]

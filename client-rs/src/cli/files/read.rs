@@ -187,6 +187,7 @@ pub(super) async fn ls(args: LsArgs, ctx: &Context) -> Result<ExitCode, Failure>
     let view = FilesView {
         files,
         truncated: false,
+        directories_unreadable: None,
         style,
     };
     output::show(ctx.output, &view)?;
@@ -286,11 +287,18 @@ pub(super) async fn find(args: FindArgs, ctx: &Context) -> Result<ExitCode, Fail
     let view = FilesView {
         files: found.entries.into_iter().map(FileView::from).collect(),
         truncated: found.truncated,
+        directories_unreadable: Some(found.directories_unreadable),
         style: if args.long { Style::Long } else { Style::Paths },
     };
     output::show(ctx.output, &view)?;
     if found.truncated && ctx.output == Format::Text {
         output::note("there are more: raise --limit, or narrow the pattern");
+    }
+    if found.directories_unreadable > 0 && ctx.output == Format::Text {
+        output::note(&format!(
+            "{} directories could not be read",
+            found.directories_unreadable
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -34,6 +34,9 @@ pub(super) struct FileView {
 pub(super) struct FilesView {
     pub(super) files: Vec<FileView>,
     pub(super) truncated: bool,
+    /// Of a search.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) directories_unreadable: Option<u64>,
     #[serde(skip)]
     pub(super) style: Style,
 }
@@ -233,6 +236,7 @@ mod tests {
         let view = FilesView {
             files: files.into_iter().map(FileView::from).collect(),
             truncated: false,
+            directories_unreadable: None,
             style,
         };
         let mut out = Vec::new();

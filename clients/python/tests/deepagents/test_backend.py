@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from deepagents.backends.protocol import BackendProtocol, SandboxBackendProtocol, execute_accepts_timeout
 from deepagents.backends.sandbox import BaseSandbox
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph._internal._constants import CONFIG_KEY_RUNTIME  # pyright: ignore[reportMissingTypeStubs]
 from support import done, new_name
 
 import sandgate
@@ -70,23 +73,11 @@ def test_every_method_is_our_own() -> None:
 
 def test_signatures_are_those_of_deepagents() -> None:
     assert execute_accepts_timeout(SandgateBackend)
-    for name in (
-        "execute",
-        "aexecute",
-        "execute_with_offload",
-        "ls",
-        "read",
-        "write",
-        "edit",
-        "delete",
-        "glob",
-        "grep",
-        "agrep",
-    ):
+    for name in public():
         ours, theirs = (inspect.signature(getattr(kind, name)).parameters for kind in (SandgateBackend, BaseSandbox))
         assert [(p.name, p.kind, p.default) for p in ours.values()] == [
             (p.name, p.kind, p.default) for p in theirs.values()
-        ]
+        ], name
 
 
 async def test_no_file_method_runs_a_command(sandbox: sandgate.Sandbox, either: Either) -> None:
@@ -126,15 +117,19 @@ async def test_the_asynchronous_half_uses_no_threads(
     await backend.als("/workspace")
     await backend.aglob("*")
     await backend.agrep("other")
-    await backend.aupload_files([("/workspace/g", b"g")])
-    await backend.adownload_files(["/workspace/g"])
+    large = bytes(3 * MIB)
+    await backend.aupload_files([("/workspace/g", b"g"), ("/workspace/large", large)])
+    assert [answer.content for answer in await backend.adownload_files(["/workspace/g", "/workspace/large"])] == [
+        b"g",
+        large,
+    ]
     await backend.adelete("/workspace/g")
     assert (await backend.aexecute("cat f")).output == "other\n"
     answer = await backend.aexecute_with_offload("cat f", "/large_tool_results/y", max_inline_bytes=100)
     assert answer.response.output == "other\n"
 
 
-async def test_many_files_share_a_round_trip(sandbox: sandgate.Sandbox, either: Either) -> None:
+async def test_many_files_and_large_ones_go_in_and_out(sandbox: sandgate.Sandbox, either: Either) -> None:
     files = [(f"/workspace/many/{number}", f"{number}".encode() * 100) for number in range(1500)]
     assert {answer.error for answer in await either.upload_files([*files, ("no", b"")])} == {None, "invalid_path"}
     answers = await either.download_files([path for path, _ in files] + ["/workspace/many", "/workspace/none"])
@@ -166,6 +161,31 @@ async def test_output_is_whole_or_says_where_it_is(either: Either) -> None:
     assert "\ufffd" in (await either.execute("printf '\\377'")).output
 
 
+async def test_output_without_end_does_not_fill_the_disk(sandbox: sandgate.Sandbox, kind: str) -> None:
+    either = Either(SandgateBackend(sandbox, max_output_bytes=4096, max_saved_bytes=100_000), kind)
+    cut = await either.execute("seq 100000; exit 5")
+    assert (cut.exit_code, cut.truncated) == (5, True)
+    assert cut.output.endswith("\n100000\n")
+    said = re.search(r"; 100000 bytes of the output are at (\S+): the file ends after 100000 bytes", cut.output)
+    assert said is not None
+    assert sandbox.files.stat(said[1]).size == 100_000
+    captured = await either.execute_with_offload("seq 100000", "/large_tool_results/c", max_inline_bytes=99)
+    assert (captured.offloaded, captured.response.truncated) == (True, True)
+    assert sandbox.files.stat("/large_tool_results/c").size == 100_000
+    whole = await either.execute_with_offload("seq 10000", "/large_tool_results/w", max_inline_bytes=99)
+    assert (whole.offloaded, whole.response.truncated) == (True, False)
+
+
+@pytest.mark.parametrize("configurable", [{}, {CONFIG_KEY_RUNTIME: object()}])
+async def test_where_no_graph_runs_commands_do(either: Either, configurable: dict[str, Any]) -> None:
+    """A plain runnable, and LangGraph's server while it makes a graph, have a configuration and no stream writer."""
+    token = var_child_runnable_config.set({"configurable": configurable})
+    try:
+        assert (await either.execute("echo quiet")).output == "quiet\n"
+    finally:
+        var_child_runnable_config.reset(token)
+
+
 async def test_a_timeout_is_124_with_the_output_so_far(sandbox: sandgate.Sandbox, either: Either) -> None:
     answer = await either.execute("echo before; sleep 600", timeout=1)
     assert answer.exit_code == 124
@@ -190,24 +210,21 @@ async def test_what_fails_in_a_command_is_an_answer(either: Either) -> None:
 
 async def test_a_command_that_is_none_is_the_agents_mistake(either: Either) -> None:
     """The tool makes an answer of a `ValueError`."""
-    for command, timeout in (("a\0b", None), ("true", -1), ("x" * (1 << 20), None)):
-        with pytest.raises(ValueError, match=r"NUL|negative|script"):
+    for command, timeout in (("a\0b", None), ("true", -1), ("x" * (1 << 20), None), ("echo \ud83d", None)):
+        with pytest.raises(ValueError, match=r"NUL|negative|script|surrogate"):
             await either.execute(command, timeout=timeout)
     assert (await either.execute(f"echo {'x' * 200_000}")).output == "x" * 200_000 + "\n"
 
 
 async def test_a_cancelled_run_kills_the_command(sandbox: sandgate.Sandbox) -> None:
     backend = SandgateBackend(sandbox)
-    for started in ("one", "two"):
-        # Both ways that a command is run: shown on a stream, or not.
-        backend = SandgateBackend(sandbox, stream=started == "one")
-        task = asyncio.ensure_future(backend.aexecute(f"touch {started}; sleep 600"))
-        while (await backend.adownload_files([f"/workspace/{started}"]))[0].error is not None:
-            await asyncio.sleep(0.02)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert not sandbox.execs(only_alive=True)
+    task = asyncio.ensure_future(backend.aexecute("touch started; sleep 600"))
+    while (await backend.adownload_files(["/workspace/started"]))[0].error is not None:
+        await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not sandbox.execs(only_alive=True)
     assert (await backend.aexecute("echo alive")).output == "alive\n"
 
 
@@ -245,6 +262,31 @@ async def test_mistakes_with_files_are_answered(sandbox: sandgate.Sandbox, eithe
     assert [answer.error for answer in answers] == ["permission_denied", "is_directory", "invalid_path", "invalid_path"]
     answers = await either.upload_files([("/etc/x", b""), ("/workspace/d", b""), ("/workspace/f/x", b"")])
     assert [answer.error for answer in answers] == ["permission_denied", "is_directory", "invalid_path"]
+
+
+async def test_half_a_character_is_answered(sandbox: sandgate.Sandbox, either: Either) -> None:
+    """Models write lone surrogates now and then. No file can hold them, and a run must not break."""
+    await either.write("/workspace/f", "x")
+    for half in ("\ud83d", "\udce9"):
+        fault = f"the text is not valid Unicode: half of a surrogate pair, {half!a} at index 2"
+        assert (await either.write("/workspace/g", f"a {half}")).error == (
+            f"Failed to write file '/workspace/g': {fault}"
+        )
+        for old, new in ((f"x {half}", "y"), ("x", f"y {half}")):
+            assert (await either.edit("/workspace/f", old, new)).error == (
+                f"Error editing file '/workspace/f': {fault}"
+            )
+        assert (await either.glob(f"a {half}")).error == f"Path '.': {fault}"
+        assert (await either.grep(f"a {half}")).error == f"Path '.': {fault}"
+        assert (await either.grep("x", None, f"a {half}")).error == f"Path '.': {fault}"
+    path = "/workspace/\ud83d"
+    for name, arguments in (("read", ()), ("write", ("",)), ("edit", ("a", "b")), ("delete", ()), ("ls", ())):
+        answer = await getattr(either, name)(path, *arguments)
+        assert re.search(r": (invalid_path|the path is not valid Unicode)$", answer.error), name
+    assert (await either.grep("x", path)).error == f"Path '{path}': invalid_path"
+    assert [answer.error for answer in await either.download_files([path, "/workspace/f"])] == ["invalid_path", None]
+    assert [answer.error for answer in await either.upload_files([(path, b"")])] == ["invalid_path"]
+    assert sorted(entry.name for entry in sandbox.files.list("/workspace")) == ["f"]
 
 
 async def test_a_lost_sandbox_is_raised_once_and_never_hidden(place: Place, kind: str) -> None:
@@ -347,6 +389,20 @@ def test_paths_go_in_and_come_out() -> None:
 # --- which sandbox ---
 
 
+async def test_a_client_that_was_given_is_left_open(place: Place, kind: str) -> None:
+    with place.client() as client:
+        async with place.aclient() as aclient:
+            for given in (client, aclient):
+                backend = SandgateBackend(client=given, template=place.template, ttl=600)
+                either = Either(backend, kind)
+                assert (await either.execute("echo made")).output == "made\n"
+                await either.close()
+                assert backend.id not in [info.name for info in await done(given.list())]
+                if (given is client) == (kind == "async"):
+                    with pytest.raises(errors.ClosedError):
+                        await either.execute("true")
+
+
 async def test_either_kind_of_sandbox_and_client_will_do(place: Place, kind: str) -> None:
     async with place.aclient() as client:
         async with await client.create(new_name(), template=place.template, ttl=600) as sandbox:
@@ -378,6 +434,7 @@ def test_wrong_options_are_told_at_once(sandbox: sandgate.Sandbox) -> None:
         ({"root_dir": "relative"}, "begins with a slash"),
         ({"virtual_mode": True}, "needs a root_dir"),
         ({"max_output_bytes": 1 << 30}, "max_output_bytes"),
+        ({"max_saved_bytes": 4096}, "max_saved_bytes"),
     ):
         with pytest.raises(ValueError, match=match):
             SandgateBackend(sandbox, **options)  # pyright: ignore[reportArgumentType]

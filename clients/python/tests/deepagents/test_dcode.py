@@ -108,6 +108,56 @@ print(json.dumps([found.working_dir, found.supports_sandbox_id, found.supports_s
     assert json.loads(dcode.python(script)) == ["/workspace", True, False]
 
 
+def test_a_sandbox_has_an_idle_limit_unless_told_otherwise(dcode: Dcode) -> None:
+    script = """
+from sandgate.deepagents_code._wishes import Wishes
+for env in ({}, {"SANDGATE_DCODE_IDLE": ""}, {"SANDGATE_DCODE_IDLE": "90s"}, {"SANDGATE_DCODE_IDLE": "none"}):
+    print(Wishes.read(env, {}).idle)
+"""
+    assert [float(line) for line in dcode.python(script).split()] == [1800, 1800, 90, 0]
+
+
+def test_every_method_works_with_the_deepagents_that_dcode_pins(dcode: Dcode, server: Server) -> None:
+    script = f"""
+import asyncio, importlib.metadata, json
+from sandgate import Client
+from sandgate.deepagents import SandgateBackend
+assert importlib.metadata.version("deepagents") == "0.7.6"
+CALLS = [
+    ("write", ["/workspace/a.py", "x = 1\\n"]),
+    ("read", ["/workspace/a.py"]),
+    ("edit", ["/workspace/a.py", "1", "2"]),
+    ("ls", ["/workspace"]),
+    ("glob", ["*.py"]),
+    ("grep", ["x = 2"]),
+    ("upload_files", [[("/workspace/b", b"b")]]),
+    ("download_files", [["/workspace/b"]]),
+    ("execute", ["cat a.py"]),
+    ("delete", ["/workspace/a.py"]),
+]
+async def call(backend, kind, name, arguments, **more):
+    answer = getattr(backend, kind + name)(*arguments, **more)
+    return await answer if kind else answer
+async def main():
+    with Client("{server.address}") as client:
+        for kind in ("", "a"):
+            async with SandgateBackend(client=client, ttl=600) as backend:
+                for name, arguments in CALLS:
+                    answer = await call(backend, kind, name, arguments)
+                    for one in answer if isinstance(answer, list) else [answer]:
+                        assert getattr(one, "error", None) is None, (name, one)
+                    if name in ("glob", "grep"):
+                        assert [match["path"] for match in answer.matches] == ["/workspace/a.py"], answer
+                answer = await call(
+                    backend, kind, "execute_with_offload", ["seq 999", "/large_tool_results/a"], max_inline_bytes=99
+                )
+                assert answer.offloaded, answer
+                print(answer.response.output.splitlines()[-1])
+asyncio.run(main())
+"""
+    assert dcode.python(script) == "999\n999\n"
+
+
 def test_says_what_is_wrong(dcode: Dcode, server: Server) -> None:
     script = f"""{PROVIDER}
 os.environ["SANDGATE_ADDR"] = "{server.address}"

@@ -38,6 +38,7 @@ def test_constants_are_those_of_deepagents() -> None:
         (output.BYTES, "_EXECUTE_CAPTURE_HEAD_BYTES"),
         (output.BYTES, "_EXECUTE_CAPTURE_TAIL_BYTES"),
         (output.CLIP_NOTICE, "_EXECUTE_CAPTURE_CLIP_NOTICE"),
+        (output.CAPPED_NOTICE, "_EXECUTE_CAPTURE_CLIP_NOTICE_CAPPED"),
         (output.EXCERPT_NOTICE, "_EXECUTE_CAPTURE_EXCERPT_CLIP_NOTICE"),
     ):
         assert ours == getattr(theirs, name), name
@@ -77,6 +78,27 @@ def test_previews_are_those_of_deepagents(command: str, held: sandgate.Sandbox) 
         held.files.remove(paths[1])
 
 
+def test_a_file_that_is_cut_is_told_as_deepagents_tells_it(held: sandgate.Sandbox) -> None:
+    plain, ours = Plain(held), SandgateBackend(held)
+    plain.enable_capture_offload = True
+    paths = "/tmp/theirs", "/large_tool_results/capped"
+    # Of one long line the beginning is shown.
+    command = "seq 20000 | tr '\\n' ' '; exit 3"
+    wanted, got = (
+        backend.execute_with_offload(command, path, max_inline_bytes=1000, max_capture_bytes=9000)
+        for backend, path in zip((plain, ours), paths, strict=True)
+    )
+    assert got == wanted
+    assert got.response.truncated
+    assert [held.files.stat(path).size for path in paths] == [9000, 9000]
+    assert held.files.read(paths[1]) == held.files.read(paths[0])
+    # Of many its ends. Ours is the end of the output, and theirs that of the file.
+    got = ours.execute_with_offload("seq 20000", paths[1], max_inline_bytes=1000, max_capture_bytes=9000)
+    assert (got.offloaded, got.response.truncated, got.preview_has_truncation_marker) == (True, True, True)
+    assert got.response.output.endswith("[19990 lines truncated] ...\n19996\n19997\n19998\n19999\n20000\n")
+    assert held.files.stat(paths[1]).size == 9000
+
+
 def test_a_page_is_cut_where_deepagents_cuts_it(held: sandgate.Sandbox) -> None:
     plain, ours = Plain(held), SandgateBackend(held)
     for name, content in {
@@ -114,8 +136,20 @@ def test_fields_that_an_older_deepagents_lacks_are_left_out() -> None:
     )
     built = results.build(ExecuteOffloadResult, offloaded=True, response=answer, preview_has_truncation_marker=True)
     assert built == ExecuteOffloadResult(True, answer)
-    cut = results.globbed([], Places(), truncated=True)
-    assert (cut.matches, cut.truncated) == ([], True)
+
+
+@pytest.mark.parametrize(
+    "found, truncated, reason",
+    [
+        (types.GlobResult((), False), False, None),
+        (types.GlobResult((), True), True, "budget"),
+        (types.GlobResult((), False, 1), True, "unreadable"),
+        (types.GlobResult((), True, 1), True, "unreadable"),
+    ],
+)
+def test_why_a_glob_is_incomplete_is_said(found: types.GlobResult, truncated: bool, reason: str | None) -> None:
+    answer = results.globbed(found, found.entries, Places())
+    assert (answer.matches, answer.truncated, answer.truncation_reason) == ([], truncated, reason)
 
 
 def test_plain_text_stays_plain() -> None:

@@ -140,6 +140,7 @@ fn recovered(entry: &Entry, number: u64, store: &Store, settings: &Settings) -> 
             path: info.saved_path,
             path_raw: info.saved_path_raw,
             error: info.save_error,
+            bytes: info.saved_bytes,
             ..Saved::default()
         },
         over_at: Some(time(exited_at).unwrap_or_else(SystemTime::now)),

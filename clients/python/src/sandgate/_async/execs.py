@@ -218,9 +218,7 @@ async def run_to_end(
     except BaseException:
         await io.shielded(kill_quietly(transport, target, request.exec_id))
         raise
-    return types.RunResult(
-        info.id, info.exit, info.start_failure, *outputs, saved_path=info.saved_path, save_error=info.save_error
-    )
+    return types.RunResult(info.id, info.exit, info.start_failure, *outputs).with_saved(info)
 
 
 async def kill_quietly(transport: AsyncTransport, target: requests.Target, exec_id: str) -> None:

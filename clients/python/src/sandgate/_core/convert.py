@@ -218,6 +218,7 @@ def exec_info(message: exec_pb2.ExecInfo) -> types.ExecInfo:
         command=message.command,
         saved_path=to_path(message.saved_path, message.saved_path_raw) or None,
         save_error=message.save_error,
+        saved_bytes=message.saved_bytes,
     )
 
 
@@ -278,7 +279,9 @@ def read_result(message: files_pb2.ReadResult) -> types.ReadResult:
 
 def glob_result(message: files_pb2.GlobResult) -> types.GlobResult:
     """What a pattern matched."""
-    return types.GlobResult(tuple(file_info(entry) for entry in message.entries), message.truncated)
+    return types.GlobResult(
+        tuple(file_info(entry) for entry in message.entries), message.truncated, message.directories_unreadable
+    )
 
 
 def grep_result(message: files_pb2.GrepResult) -> types.GrepResult:

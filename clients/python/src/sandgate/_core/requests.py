@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf import field_mask_pb2, timestamp_pb2
 
-from ..v1 import exec_pb2, files_pb2
+from ..v1 import exec_pb2, files_pb2, sandbox_pb2
 from ..v1 import sandbox_service_pb2 as service
 from . import types
 from .values import argv, env_vars, new_id, path_fields, to_bytes, to_duration, to_timestamp
@@ -85,6 +85,9 @@ def create(
     ttl: Span | None,
     deadline: datetime | None,
     idle: Span | None,
+    warm_pool: str | None,
+    connection: str | None,
+    volumes: Sequence[types.Volume],
 ) -> service.CreateRequest:
     """Create. How long to wait is set for each call."""
     if ttl is not None and deadline is not None:
@@ -97,7 +100,23 @@ def create(
         ttl=to_duration(ttl),
         deadline=to_timestamp(deadline),
         idle_limit=to_duration(idle),
+        warm_pool=warm_pool or "",
+        connection_mode=connection_mode(connection),
+        volumes=[
+            service.Volume(name=volume.name, bytes=volume.bytes, storage_class=volume.storage_class or "")
+            for volume in volumes
+        ],
     )
+
+
+def connection_mode(connection: str | None) -> sandbox_pb2.ConnectionMode.ValueType:
+    """A way to reach a sandbox, by its name; without one the server chooses. What is not one raises `ValueError`."""
+    if connection is None:
+        return sandbox_pb2.CONNECTION_MODE_UNSPECIFIED
+    known = [mode for mode in types.ConnectionMode if mode is not types.ConnectionMode.UNKNOWN]
+    if connection not in known:
+        raise ValueError(f"connection is one of {', '.join(known)}, not {connection!r}")
+    return sandbox_pb2.ConnectionMode.Value(f"CONNECTION_MODE_{connection.upper()}")
 
 
 def update(
@@ -166,7 +185,9 @@ def spec(
         size = exec_pb2.PtySize(columns=pty.columns, rows=pty.rows)
         message.pty.CopyFrom(exec_pb2.Pty(size=size, term=pty.term))
     if save_output is not None:
-        saved = exec_pb2.SaveOutput(**path_fields(save_output.path), after_bytes=save_output.after)
+        saved = exec_pb2.SaveOutput(
+            **path_fields(save_output.path), after_bytes=save_output.after, max_bytes=save_output.limit or 0
+        )
         message.save_output.CopyFrom(saved)
     return message
 

@@ -21,7 +21,7 @@ from ._async.file_tools import AsyncFileTools
 from ._async.keeper import AsyncKeeper
 from ._async.transfers import AsyncTransfers
 from .names import PREFIX, running_thread, thread_name
-from .options import MOST_OUTPUT, Options
+from .options import MOST_OUTPUT, MOST_SAVED, Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -84,6 +84,7 @@ class SandgateBackend(BaseSandbox):
         virtual_mode: bool = False,
         timeout: Span | None = 30 * 60,
         max_output_bytes: int = MOST_OUTPUT,
+        max_saved_bytes: int = MOST_SAVED,
         stream: bool = True,
     ) -> None:
         """Makes no call.
@@ -103,6 +104,7 @@ class SandgateBackend(BaseSandbox):
             virtual_mode: `root_dir` is `/` to the file tools, and nothing outside of it exists. Commands see all.
             timeout: For commands that say none; `None` for no end.
             max_output_bytes: How much of a command's output is answered, its ends if there is more.
+            max_saved_bytes: How much of it is kept in a file then.
             stream: Show output on LangGraph's stream as it comes.
 
         """
@@ -119,9 +121,10 @@ class SandgateBackend(BaseSandbox):
             virtual_mode=virtual_mode,
             timeout=timeout,
             max_output_bytes=max_output_bytes,
+            max_saved_bytes=max_saved_bytes,
             stream=stream,
         )
-        self._own_client = client is None
+        self._given = client
         if sandbox is not None:
             self._name = _always(sandbox.name)
             self._client, self._aclient, held, aheld = twins.sandboxes(sandbox)
@@ -176,14 +179,15 @@ class SandgateBackend(BaseSandbox):
     def close(self) -> None:
         """Lets go of the sandbox, and deletes it if it is ephemeral."""
         self._keeper.delete()
-        if self._own_client:
+        if self._client is not self._given:
             self._client.close()
 
     async def aclose(self) -> None:
         """The same."""
         await self._akeeper.delete()
-        if self._own_client:
+        if self._aclient is not self._given:
             await self._aclient.close()
+        if self._client is not self._given:
             self._client.close()
 
     def __enter__(self) -> Self:
@@ -207,9 +211,9 @@ class SandgateBackend(BaseSandbox):
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
         """Runs a shell command to its end; its output is that of stdout and stderr, in order.
 
-        Of more than `max_output_bytes` the middle is left out, and all of it is in a file that the answer names. After
-        the timeout, 0 for none, the exit code is 124 and the output is what there is. A cancelled run and Ctrl-C kill
-        the command, and not the sandbox.
+        Of more than `max_output_bytes` the middle is left out, and all of it is in a file that the answer names, up to
+        `max_saved_bytes`. After the timeout, 0 for none, the exit code is 124 and the output is what there is. A
+        cancelled run and Ctrl-C kill the command, and not the sandbox.
         """
         return self._commands.execute(command, timeout)
 
@@ -228,9 +232,9 @@ class SandgateBackend(BaseSandbox):
     ) -> ExecuteOffloadResult:
         """The same; output of more than `max_inline_bytes` is in a file, and the answer is a preview of it.
 
-        The file has all of the output, whatever `max_capture_bytes` says.
+        The file ends after `max_capture_bytes`, or `max_saved_bytes` of the backend; `truncated` is true then.
         """
-        return self._commands.offload(command, capture_path, max_inline_bytes, timeout)
+        return self._commands.offload(command, capture_path, max_inline_bytes, max_capture_bytes, timeout)
 
     async def aexecute_with_offload(
         self,
@@ -242,7 +246,7 @@ class SandgateBackend(BaseSandbox):
         timeout: int | None = None,
     ) -> ExecuteOffloadResult:
         """The same."""
-        return await self._acommands.offload(command, capture_path, max_inline_bytes, timeout)
+        return await self._acommands.offload(command, capture_path, max_inline_bytes, max_capture_bytes, timeout)
 
     # --- files ---
 

@@ -38,9 +38,13 @@ class Live:
 
 
 def listener(sandbox: str, exec_id: str) -> Live | None:
-    """Where to tell of a command; `None` outside of a graph."""
+    """Where to tell of a command; `None` outside of a graph.
+
+    There is none without any configuration (`RuntimeError`), in a runnable that is no graph (`KeyError`), and where
+    LangGraph's server only makes a graph, with a runtime that has no writer (`AttributeError`).
+    """
     try:
         write = get_stream_writer()
-    except RuntimeError:
+    except (AttributeError, KeyError, RuntimeError):
         return None
     return Live(write, sandbox, exec_id)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 MOST_OUTPUT = 1 << 20
 """As much of a command's output as one answer of the server has room for."""
+MOST_SAVED = 256 << 20
+"""As much of it as goes to a file: a command that writes without end must not fill the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,7 @@ class Options:
     virtual_mode: bool = False
     timeout: Span | None = None
     max_output_bytes: int = MOST_OUTPUT
+    max_saved_bytes: int = MOST_SAVED
     stream: bool = True
 
     def __post_init__(self) -> None:
@@ -37,3 +40,5 @@ class Options:
             raise ValueError("virtual_mode needs a root_dir, the directory that is to be /")
         if not 4096 <= self.max_output_bytes <= MOST_OUTPUT:
             raise ValueError(f"max_output_bytes is between 4096 and {MOST_OUTPUT}, not {self.max_output_bytes}")
+        if self.max_saved_bytes < self.max_output_bytes:
+            raise ValueError(f"max_saved_bytes is at least max_output_bytes, not {self.max_saved_bytes}")

@@ -25,6 +25,10 @@ EXCERPT_NOTICE = (
     "... [the excerpts above and below are byte-capped, so the lines bordering this marker may be cut mid-line] ..."
 )
 CLIP_NOTICE = "... [output clipped here; {captured_bytes} bytes total, full output at the path above] ..."
+CAPPED_NOTICE = (
+    "... [output clipped here; capture stopped at its {captured_bytes}-byte limit, "
+    "so the file at the path above is also incomplete] ..."
+)
 
 
 def response(result: types.RunResult, path: str, timeout: Span | None) -> ExecuteResponse:
@@ -32,8 +36,7 @@ def response(result: types.RunResult, path: str, timeout: Span | None) -> Execut
     stream = result.stdout_output
     output = result.stdout
     if stream.omitted_bytes:
-        where = f"the whole output is at {path}" if result.saved_path else f"it could not be saved: {result.save_error}"
-        left_out = f"\n... [{stream.omitted_bytes} bytes left out; {where}] ...\n"
+        left_out = f"\n... [{stream.omitted_bytes} bytes left out; {_where(result, path)}] ...\n"
         output = _text(stream.head) + left_out + _text(stream.tail)
     return _response(result, output, timeout, truncated=result.truncated)
 
@@ -45,10 +48,18 @@ def offloaded(result: types.RunResult, path: str, most: int, timeout: Span | Non
         return build(ExecuteOffloadResult, offloaded=False, response=response(result, path, timeout))
     lines = stream.head.count(b"\n") + stream.omitted_lines + stream.tail.count(b"\n")
     omitted = lines - 2 * LINES
-    preview = _ends(stream.join(), omitted) if omitted > 0 else _beginning(stream)
-    # Nothing was lost, so it is not truncated: the file has it all.
-    answer = _response(result, preview, timeout, truncated=False)
+    preview = _ends(stream.join(), omitted) if omitted > 0 else _beginning(result)
+    # If the file has it all, nothing was lost, so it is not truncated.
+    answer = _response(result, preview, timeout, truncated=bool(result.save_error))
     return build(ExecuteOffloadResult, offloaded=True, response=answer, preview_has_truncation_marker=omitted > 0)
+
+
+def _where(result: types.RunResult, path: str) -> str:
+    if not result.saved_path:
+        return f"it could not be saved: {result.save_error}"
+    if result.save_error:
+        return f"{result.saved_bytes} bytes of the output are at {path}: {result.save_error}"
+    return f"the whole output is at {path}"
 
 
 def _response(result: types.RunResult, output: str, timeout: Span | None, *, truncated: bool) -> ExecuteResponse:
@@ -86,9 +97,11 @@ def _ends(data: bytes, omitted: int) -> str:
     return f"{_text(_first(head[:BYTES]))}{cut}{marker}\n{_text(_last(tail[-BYTES:]))}"
 
 
-def _beginning(stream: types.StreamOutput) -> str:
+def _beginning(result: types.RunResult) -> str:
     """Of a few long lines."""
-    clipped = f"\n{CLIP_NOTICE.format(captured_bytes=stream.total_bytes)}\n" if stream.total_bytes > PREVIEW else ""
+    stream = result.stdout_output
+    notice, size = (CAPPED_NOTICE, result.saved_bytes) if result.save_error else (CLIP_NOTICE, stream.total_bytes)
+    clipped = f"\n{notice.format(captured_bytes=size)}\n" if stream.total_bytes > PREVIEW else ""
     return _text(stream.join()[:PREVIEW]) + clipped
 
 

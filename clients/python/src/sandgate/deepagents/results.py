@@ -117,6 +117,25 @@ def edit_error(path: str, old: str, error: SandgateError) -> EditResult:
     return EditResult(error=text)
 
 
+def sayable(*texts: str) -> None:
+    """Raises what is answered for a text that has no bytes: models write half a surrogate pair now and then."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            half = f"{text[error.start]!a} at index {error.start}"
+            raise errors.InvalidArgument(f"the text is not valid Unicode: half of a surrogate pair, {half}") from None
+
+
+def is_path(path: str) -> bool:
+    """Whether uploads and downloads take it: they want it absolute."""
+    try:
+        path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return path.startswith("/")
+
+
 # --- reading ---
 
 
@@ -191,10 +210,12 @@ def lines_with(text: str) -> str:
     return "|".join(lines) or "^"
 
 
-def globbed(entries: Iterable[types.FileInfo], places: Places, *, truncated: bool) -> GlobResult:
-    """What a pattern matched."""
-    reason = {"truncation_reason": "budget"} if truncated else {}
-    return build(GlobResult, matches=listed(entries, places), truncated=truncated, **reason)
+def globbed(found: types.GlobResult, entries: Iterable[types.FileInfo], places: Places) -> GlobResult:
+    """What is given of what a pattern matched."""
+    # A narrower pattern does not help with what can't be read, so that comes first.
+    reason = "unreadable" if found.directories_unreadable else "budget" if found.truncated else None
+    matches = listed(entries, places)
+    return build(GlobResult, matches=matches, truncated=reason is not None, truncation_reason=reason)
 
 
 def grepped(found: types.GrepResult, places: Places, max_count: int | None) -> GrepResult:

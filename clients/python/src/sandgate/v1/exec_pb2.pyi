@@ -445,24 +445,31 @@ class SaveOutput(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     PATH_RAW_FIELD_NUMBER: _builtins.int
     AFTER_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """The file, absolute; it is made as the exec's user when the output grows past `after_bytes`, then holds all of it,
-    both streams in the order of the log. Missing directories above it are made. An existing file is replaced.
+    or its first `max_bytes`, both streams in the order of the log. Missing directories above it are made. An existing
+    file is replaced.
     """
     path_raw: _builtins.bytes
     """`path`, when it is not UTF-8."""
     after_bytes: _builtins.int
     """No file is made for an output of at most this many bytes, or half of what is retained if that is less."""
+    max_bytes: _builtins.int
+    """The file ends after this many bytes of output. The program runs on, and `ExecInfo.save_error` tells that there is
+    more. 0: no bound but the disk's.
+    """
     def __init__(
         self,
         *,
         path: _builtins.str = ...,
         path_raw: _builtins.bytes = ...,
         after_bytes: _builtins.int = ...,
+        max_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_bytes", b"after_bytes", "path", b"path", "path_raw", b"path_raw"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_bytes", b"after_bytes", "max_bytes", b"max_bytes", "path", b"path", "path_raw", b"path_raw"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -683,6 +690,7 @@ class ExecInfo(_message.Message):
     SAVED_PATH_FIELD_NUMBER: _builtins.int
     SAVED_PATH_RAW_FIELD_NUMBER: _builtins.int
     SAVE_ERROR_FIELD_NUMBER: _builtins.int
+    SAVED_BYTES_FIELD_NUMBER: _builtins.int
     exec_id: _builtins.str
     """Its id, made up by the caller who started it: `[A-Za-z0-9_-]{1,64}`, unique in its sandbox."""
     incarnation: _builtins.str
@@ -707,6 +715,8 @@ class ExecInfo(_message.Message):
     """`saved_path`, when it is not UTF-8."""
     save_error: _builtins.str
     """Why that file is missing or cut short; empty if it is not."""
+    saved_bytes: _builtins.int
+    """Bytes of output that are in that file by now. All there are is the sum of `written`."""
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp:
         """When it was started."""
@@ -747,10 +757,11 @@ class ExecInfo(_message.Message):
         saved_path: _builtins.str = ...,
         saved_path_raw: _builtins.bytes = ...,
         save_error: _builtins.str = ...,
+        saved_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit", "oldest", b"oldest", "start_failure", b"start_failure", "started_at", b"started_at", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "exec_id", b"exec_id", "exit", b"exit", "incarnation", b"incarnation", "oldest", b"oldest", "output_ended", b"output_ended", "pid", b"pid", "processes_alive", b"processes_alive", "save_error", b"save_error", "saved_path", b"saved_path", "saved_path_raw", b"saved_path_raw", "start_failure", b"start_failure", "started_at", b"started_at", "state", b"state", "stdin_offset", b"stdin_offset", "stdin_open", b"stdin_open", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "exec_id", b"exec_id", "exit", b"exit", "incarnation", b"incarnation", "oldest", b"oldest", "output_ended", b"output_ended", "pid", b"pid", "processes_alive", b"processes_alive", "save_error", b"save_error", "saved_bytes", b"saved_bytes", "saved_path", b"saved_path", "saved_path_raw", b"saved_path_raw", "start_failure", b"start_failure", "started_at", b"started_at", "state", b"state", "stdin_offset", b"stdin_offset", "stdin_open", b"stdin_open", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1004,8 +1004,11 @@ class GlobResult(_message.Message):
 
     ENTRIES_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
+    DIRECTORIES_UNREADABLE_FIELD_NUMBER: _builtins.int
     truncated: _builtins.bool
     """There were more than the limit, or than the answer had room for."""
+    directories_unreadable: _builtins.int
+    """Directories that could not be read although something in them could match: what is there is missing."""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileInfo]:
         """Sorted by path, bytewise."""
@@ -1015,10 +1018,11 @@ class GlobResult(_message.Message):
         *,
         entries: _abc.Iterable[Global___FileInfo] | None = ...,
         truncated: _builtins.bool = ...,
+        directories_unreadable: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directories_unreadable", b"directories_unreadable", "entries", b"entries", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

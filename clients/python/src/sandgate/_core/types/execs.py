@@ -71,6 +71,8 @@ class SaveOutput:
 
     path: str
     after: int = 0
+    limit: int | None = None
+    """The file ends after this many bytes. The command goes on, and `save_error` says that there is more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,9 @@ class ExecInfo:
     saved_path: str | None
     """The file that holds the whole output, if one was asked for and there was enough."""
     save_error: str
+    """Why that file is missing or cut short."""
+    saved_bytes: int
+    """How much of the output was in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +234,8 @@ class RunResult:
     """The file in the sandbox with the whole output, if one was asked for and there was enough."""
     save_error: str = ""
     """Why that file is missing or cut short."""
+    saved_bytes: int = 0
+    """How much of the output is in it."""
 
     @property
     def exit_code(self) -> int | None:
@@ -277,7 +284,7 @@ class RunResult:
 
     def with_saved(self, info: ExecInfo) -> RunResult:
         """The same, with what is known of its file."""
-        return replace(self, saved_path=info.saved_path, save_error=info.save_error)
+        return replace(self, saved_path=info.saved_path, save_error=info.save_error, saved_bytes=info.saved_bytes)
 
     def __repr__(self) -> str:
         how = str(self.exit) if self.exit else self.start_failure.message if self.start_failure else "running"

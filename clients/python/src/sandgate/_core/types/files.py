@@ -141,6 +141,8 @@ class GlobResult:
 
     entries: tuple[FileInfo, ...]
     truncated: bool
+    directories_unreadable: int = 0
+    """Directories that could not be looked into although something there could match."""
 
     @property
     def paths(self) -> list[str]:

@@ -52,6 +52,17 @@ class ConnectionMode(StrEnum):
     IN_CLUSTER = "in_cluster"
 
 
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A volume that is made with a sandbox on Kubernetes, survives `suspend`, and is removed with it."""
+
+    name: str
+    """The name by which the template mounts it."""
+    bytes: int
+    storage_class: str | None = None
+    """The Kubernetes storage class; by default the cluster's."""
+
+
 class StartKind(StrEnum):
     """Whether something that was ready beforehand was used."""
 

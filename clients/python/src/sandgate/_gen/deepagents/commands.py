@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..._core import io_sync as io
@@ -42,15 +43,20 @@ class Commands:
         most = self._options.max_output_bytes
         budget = types.OutputBudget(most // 2, most - most // 2)
         limit = self._timeout(timeout)
-        result = self._run(command, exec_id, limit, path, budget, most)
+        save = types.SaveOutput(path, most, self._options.max_saved_bytes)
+        result = self._run(command, exec_id, limit, budget, save)
         return output.response(result, path, limit)
 
-    def offload(self, command: str, path: str, most: int, timeout: int | None) -> ExecuteOffloadResult:
+    def offload(
+        self, command: str, path: str, most: int, most_saved: int | None, timeout: int | None
+    ) -> ExecuteOffloadResult:
         """The same; output of more than `most` bytes is in the file alone, and the answer is a preview of it."""
         most = min(most, MOST_OUTPUT - output.PREVIEW)
         budget = types.OutputBudget(max(most, output.PREVIEW), output.PREVIEW)
         limit = self._timeout(timeout)
-        result = self._run(command, new_id(), limit, path, budget, most)
+        # A limit of 0 would be none.
+        cap = self._options.max_saved_bytes if most_saved is None else max(most_saved, 1)
+        result = self._run(command, new_id(), limit, budget, types.SaveOutput(path, most, cap))
         return output.offloaded(result, path, most, limit)
 
     def _timeout(self, asked: int | None) -> Span | None:
@@ -58,13 +64,18 @@ class Commands:
         return self._options.timeout if asked is None else asked or None
 
     def _run(
-        self, command: str, exec_id: str, timeout: Span | None, path: str, budget: types.OutputBudget, most: int
+        self,
+        command: str,
+        exec_id: str,
+        timeout: Span | None,
+        budget: types.OutputBudget,
+        save: types.SaveOutput,
     ) -> types.RunResult:
         if len(command) > LONGEST:
             raise ValueError(f"the command has {len(command)} characters; write a script of that length to a file")
         with self._keeper.use() as kept:
             kept.prepare()
-            save = types.SaveOutput(kept.places.for_commands(path), most)
+            save = replace(save, path=kept.places.for_commands(save.path))
             live = listener(kept.sandbox.name, exec_id) if self._options.stream else None
             try:
                 with interrupt.noticed(kept.sandbox, exec_id):

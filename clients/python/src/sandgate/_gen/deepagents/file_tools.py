@@ -57,7 +57,10 @@ class FileTools:
         """A window of lines of a text, or all of another file as base64."""
         offset, limit = normalize_read_bounds(offset, limit)
         with self._keeper.use() as kept:
-            where = path_fields(kept.inward(path))
+            try:
+                where = path_fields(kept.inward(path))
+            except results.ANSWERED as error:
+                return ReadResult(error=results.file_error(path, error))
             whole = files_pb2.FileOp(read=files_pb2.ReadOp(**where, max_bytes=MAX_BINARY_BYTES))
             begin = files_pb2.FileOp(read=files_pb2.ReadOp(**where, max_bytes=results.PREFIX))
             window = files_pb2.LineWindow(first=offset, count=limit)
@@ -79,6 +82,7 @@ class FileTools:
         """Makes or replaces a file, and the directories above it."""
         with self._keeper.use() as kept:
             try:
+                results.sayable(content)
                 kept.files.write(kept.inward(path), content)
             except results.ANSWERED as error:
                 return WriteResult(error=f"Failed to write file '{path}': {results.transfer_code(error)}")
@@ -91,8 +95,9 @@ class FileTools:
         if len(old) + len(new) > ONE_CALL:
             return EditResult(error=f"Error editing file '{path}': the texts are too long; write the file instead")
         with self._keeper.use() as kept:
-            inward = kept.inward(path)
             try:
+                results.sayable(old, new)
+                inward = kept.inward(path)
                 try:
                     done = kept.files.edit(inward, old, new, replace_all=replace_all)
                 except EditNoMatch:
@@ -123,6 +128,7 @@ class FileTools:
             # Hidden directories are searched for names, yet hidden names are only given when they are asked for.
             hidden = not names or re.search(r"(^|[{,])\.", pattern) is not None
             try:
+                results.sayable(pattern)
                 found = kept.files.glob(
                     f"**/{pattern}" if names else pattern,
                     kept.inward(kept.places.start(path)),
@@ -133,7 +139,7 @@ class FileTools:
                 entries = regular(kept.files, entries)
             except results.ANSWERED as error:
                 return GlobResult(error=results.search_error(path or ".", error))
-            return results.globbed(entries, kept.places, truncated=found.truncated)
+            return results.globbed(found, entries, kept.places)
 
     def grep(
         self, pattern: str, path: str | None, glob: str | None, max_count: int | None, exclude: tuple[str, ...]
@@ -144,6 +150,7 @@ class FileTools:
             if ".." in segments:
                 return GrepResult(error=f"Path '{path or '.'}': invalid_pattern (a glob can't hold `..`)")
             try:
+                results.sayable(pattern, glob or "")
                 found = kept.files.grep(
                     results.lines_with(pattern),
                     kept.inward(kept.places.start(path)),

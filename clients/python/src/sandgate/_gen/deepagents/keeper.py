@@ -11,6 +11,7 @@ from ..._gen.reasons import (
     FileIo,
     FileNotDirectory,
     FilePermissionDenied,
+    PathInvalid,
     SandboxNotFound,
     UserNotFound,
     UserNotPermitted,
@@ -48,6 +49,10 @@ class Kept:
 
     def inward(self, path: str) -> str:
         """A path for a file call. Where the middleware's directories are is found out with the first of theirs."""
+        try:
+            path.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raise PathInvalid("the path is not valid Unicode", reason="PATH_INVALID") from None
         if places.is_artefact(path):
             self.prepare()
         return self.places.inward(path)

@@ -31,7 +31,7 @@ class Transfers:
 
     def upload(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Makes or replaces files, and the directories above them."""
-        answers = [FileUploadResponse(path, None if path.startswith("/") else INVALID_PATH) for path, _ in files]
+        answers = [FileUploadResponse(path, None if results.is_path(path) else INVALID_PATH) for path, _ in files]
         wanted = [pair for pair in zip(answers, (content for _, content in files), strict=True) if not pair[0].error]
         with self._keeper.use() as kept:
             for answer, content in wanted:
@@ -49,7 +49,7 @@ class Transfers:
 
     def download(self, paths: list[str]) -> list[FileDownloadResponse]:
         """The content of files."""
-        answers = [FileDownloadResponse(path, None, None if path.startswith("/") else INVALID_PATH) for path in paths]
+        answers = [FileDownloadResponse(path, None, None if results.is_path(path) else INVALID_PATH) for path in paths]
         wanted = [answer for answer in answers if answer.error is None]
         with self._keeper.use() as kept:
             while wanted:
@@ -67,8 +67,8 @@ class Transfers:
             answer.error = code(convert.op_error(outcome))
             if answer.error is None:
                 try:
-                    # All of a large one comes by transfer.
-                    answer.content = kept.files.read(path) if outcome.read.more_after else outcome.read.content
+                    large = outcome.read.more_after
+                    answer.content = kept.files.read_large(path) if large else outcome.read.content
                 except results.ANSWERED as error:
                     answer.error = code(error)
         return wanted[ONE_BATCH:]

@@ -17,7 +17,7 @@ from .transport import Transport
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
     from types import TracebackType
 
@@ -83,6 +83,9 @@ class Client:
         ttl: Span | None = None,
         deadline: datetime | None = None,
         idle: Span | None = None,
+        warm_pool: str | None = None,
+        connection: types.ConnectionMode | str | None = None,
+        volumes: Sequence[types.Volume] = (),
         wait: Span | bool = True,
         keep: bool = False,
         auto_resume: bool = False,
@@ -93,13 +96,16 @@ class Client:
         `env` is for every command. Labels, environment and limits of one that exists stay as they are; one that was
         made from another template raises `SandboxAlreadyExists`.
 
+        On Kubernetes `warm_pool` says which pool to take it from, and `volumes` are made for it, which is always a cold
+        start; `connection` is the way to reach it, if not the server's own choice.
+
         `wait` may be a span, after which it is given as it is, or `False`. Used in a `with` it is deleted at the
         end, unless `keep` is true. With `auto_resume` calls resume it first when it is suspended.
 
         Without a name the server makes one up, and a lost answer raises `ConnectionLost`: to repeat the call would make
         another sandbox. The server removes one whose answer did not get through.
         """
-        request = requests.create(name, template, labels, env, ttl, deadline, idle)
+        request = requests.create(name, template, labels, env, ttl, deadline, idle, warm_pool, connection, volumes)
         waiting = Waiting(None if isinstance(wait, bool) else wait)
         request.no_wait = wait is False
         request.max_wait.CopyFrom(to_duration(waiting.next_call()) or request.max_wait)

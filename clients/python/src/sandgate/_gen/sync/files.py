@@ -82,9 +82,11 @@ class Files:
         """A file's content, which must fit into memory."""
         op = files_pb2.ReadOp(**path_fields(path), max_bytes=ONE_CALL)
         result = (self._one(files_pb2.FileOp(read=op))).read
-        if result.more_after:
-            return download_bytes(self._transport, self._target, self._view, path)
-        return result.content
+        return self.read_large(path) if result.more_after else result.content
+
+    def read_large(self, path: Path) -> bytes:
+        """The same by transfer, without a look at how large it is."""
+        return download_bytes(self._transport, self._target, self._view, path)
 
     def read_text(self, path: Path, encoding: str = "utf-8", errors: str = "strict") -> str:
         """A file's content as text. Line ends are left as they are."""

@@ -56,7 +56,10 @@ class AsyncFileTools:
         """A window of lines of a text, or all of another file as base64."""
         offset, limit = normalize_read_bounds(offset, limit)
         async with self._keeper.use() as kept:
-            where = path_fields(await kept.inward(path))
+            try:
+                where = path_fields(await kept.inward(path))
+            except results.ANSWERED as error:
+                return ReadResult(error=results.file_error(path, error))
             whole = files_pb2.FileOp(read=files_pb2.ReadOp(**where, max_bytes=MAX_BINARY_BYTES))
             begin = files_pb2.FileOp(read=files_pb2.ReadOp(**where, max_bytes=results.PREFIX))
             window = files_pb2.LineWindow(first=offset, count=limit)
@@ -78,6 +81,7 @@ class AsyncFileTools:
         """Makes or replaces a file, and the directories above it."""
         async with self._keeper.use() as kept:
             try:
+                results.sayable(content)
                 await kept.files.write(await kept.inward(path), content)
             except results.ANSWERED as error:
                 return WriteResult(error=f"Failed to write file '{path}': {results.transfer_code(error)}")
@@ -90,8 +94,9 @@ class AsyncFileTools:
         if len(old) + len(new) > ONE_CALL:
             return EditResult(error=f"Error editing file '{path}': the texts are too long; write the file instead")
         async with self._keeper.use() as kept:
-            inward = await kept.inward(path)
             try:
+                results.sayable(old, new)
+                inward = await kept.inward(path)
                 try:
                     done = await kept.files.edit(inward, old, new, replace_all=replace_all)
                 except EditNoMatch:
@@ -122,6 +127,7 @@ class AsyncFileTools:
             # Hidden directories are searched for names, yet hidden names are only given when they are asked for.
             hidden = not names or re.search(r"(^|[{,])\.", pattern) is not None
             try:
+                results.sayable(pattern)
                 found = await kept.files.glob(
                     f"**/{pattern}" if names else pattern,
                     await kept.inward(kept.places.start(path)),
@@ -132,7 +138,7 @@ class AsyncFileTools:
                 entries = await regular(kept.files, entries)
             except results.ANSWERED as error:
                 return GlobResult(error=results.search_error(path or ".", error))
-            return results.globbed(entries, kept.places, truncated=found.truncated)
+            return results.globbed(found, entries, kept.places)
 
     async def grep(
         self, pattern: str, path: str | None, glob: str | None, max_count: int | None, exclude: tuple[str, ...]
@@ -143,6 +149,7 @@ class AsyncFileTools:
             if ".." in segments:
                 return GrepResult(error=f"Path '{path or '.'}': invalid_pattern (a glob can't hold `..`)")
             try:
+                results.sayable(pattern, glob or "")
                 found = await kept.files.grep(
                     results.lines_with(pattern),
                     await kept.inward(kept.places.start(path)),

@@ -10,6 +10,7 @@ from ..._gen.reasons import (
     FileIo,
     FileNotDirectory,
     FilePermissionDenied,
+    PathInvalid,
     SandboxNotFound,
     UserNotFound,
     UserNotPermitted,
@@ -47,6 +48,10 @@ class AsyncKept:
 
     async def inward(self, path: str) -> str:
         """A path for a file call. Where the middleware's directories are is found out with the first of theirs."""
+        try:
+            path.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raise PathInvalid("the path is not valid Unicode", reason="PATH_INVALID") from None
         if places.is_artefact(path):
             await self.prepare()
         return self.places.inward(path)
