@@ -67,6 +67,14 @@ test: runtime ## Run all tests, against the real binaries
 	@$(NEED) buf perl strace pytest dcode cluster helm agent-sandbox-sdk
 	@./scripts/test $(ARGS)
 
+.PHONY: test-cluster
+test-cluster: runtime ## Run all tests that need a Kubernetes, also those of faults, drivers, chart and rights
+	@$(NEED) venv pytest cluster helm agent-sandbox-sdk
+	cargo build --locked -p sandgate-server -p sandgate
+	cargo test --locked -p sandgate-kubernetes-tests --no-run
+	@RUST_TEST_THREADS=6 ./scripts/cluster with \
+		cargo test --locked --offline -p sandgate-kubernetes-tests --no-fail-fast -- $(ARGS)
+
 .PHONY: cluster
 cluster: runtime ## Bring up a real Kubernetes of one node to test with
 	@$(NEED) venv cluster

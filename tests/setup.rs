@@ -266,7 +266,7 @@ impl Item {
                 "rustup target list --installed | grep -x {package}; {stat} \"$(rustc --print sysroot)/lib/rustlib/{package}\""
             ),
             "pypi" => format!(
-                "\"$SANDGATE_TOOLS/{tool}/bin/pip\" freeze --local | grep -x {package}; {stat} \"$SANDGATE_TOOLS/bin/{tool}\""
+                "\"$SANDGATE_TOOLS/{tool}/bin/pip\" freeze --local | grep -x {package}; {stat} \"$SANDGATE_TOOLS/{tool}/pyvenv.cfg\""
             ),
             "crate" => {
                 let (name, version) = package.split_once('@').unwrap();

@@ -72,7 +72,8 @@ async fn a_volume_is_made_where_the_template_permits_it() {
         .create()
         .name(new_name())
         .template("roomy")
-        .volume("extra", 1 << 30);
+        .volume("extra", 1 << 30)
+        .max_wait(std::time::Duration::from_secs(300));
     let made = made.send().await.unwrap();
     let start = made.info.start.unwrap();
     assert_eq!(

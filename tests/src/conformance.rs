@@ -71,7 +71,13 @@ pub fn must_lack<T: std::fmt::Debug>(outcome: sandgate::Result<T>, name: &str) {
 }
 
 async fn create(client: &Client) -> Created {
-    let created = client.create().name(new_name()).send().await.unwrap();
+    let created = client
+        .create()
+        .name(new_name())
+        .max_wait(3 * PATIENCE)
+        .send()
+        .await
+        .unwrap();
     assert!(created.created);
     assert_eq!(created.info.state(), v1::SandboxState::Ready);
     created

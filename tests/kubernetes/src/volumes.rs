@@ -1,6 +1,6 @@
 //! A provisioner of volumes, which our cluster has none of: each claim gets a directory of the node.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -46,7 +46,8 @@ async fn make(
 ) {
     let name = volume_name(claim);
     let path = directory.join(&name);
-    if claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some()) || path.exists() {
+    let is_bound = claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
+    if is_bound || claim.metadata.deletion_timestamp.is_some() {
         return;
     }
     // The kubelet makes what is mounted by a path below a volume as root; so it must be there.
@@ -69,11 +70,11 @@ async fn make(
         },
     }))
     .unwrap();
-    let made = volumes.create(&PostParams::default(), &volume).await;
-    if let Err(error) = made {
-        assert!(
-            matches!(&error, kube::Error::Api(status) if status.code == 409),
-            "{error}"
-        );
+    // The API server may be away: tests restart it.
+    while let Err(error) = volumes.create(&PostParams::default(), &volume).await {
+        if matches!(&error, kube::Error::Api(status) if status.code == 409) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }

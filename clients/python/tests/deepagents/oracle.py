@@ -36,6 +36,8 @@ def code(error):
     if isinstance(error, FileNotFoundError): return "file_not_found"
     if isinstance(error, PermissionError): return "permission_denied"
     if isinstance(error, IsADirectoryError): return "is_directory"
+    # What is there, and where nothing can be made, may be a symlink to nothing.
+    if isinstance(error, FileExistsError) and not os.path.exists(error.filename): return "file_not_found"
     if isinstance(error, (NotADirectoryError, FileExistsError)): return "invalid_path"
     return error.strerror
 

@@ -154,7 +154,8 @@ class FileTools:
                 found = kept.files.grep(
                     results.lines_with(pattern),
                     kept.inward(kept.places.start(path)),
-                    include=[glob] if glob else [],
+                    # One that ends in a slash is for directories, and the server takes it for names of files as well.
+                    include=[f"{glob}." if glob.endswith("/") else glob] if glob else [],
                     # What is in these directories, and not files of these names: `.git` may be one.
                     exclude=[f"**/{name}/**" for name in exclude],
                     # A glob of paths does not mean hidden ones unless it says so.
