@@ -73,10 +73,9 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_ustat,
 ];
 
-/// Answered as if the kernel had none, so that programs take their other way. The flags of clone3 can't be seen by a
-/// filter; those of clone can.
+/// Answered as if the kernel had none, so that programs take their other way. The runtime hides clone3 from commands
+/// likewise, and uses it itself: its flags can't be seen by a filter; those of clone can.
 const ABSENT: &[libc::c_long] = &[
-    libc::SYS_clone3,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
     libc::SYS_io_uring_setup,

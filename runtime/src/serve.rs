@@ -54,6 +54,8 @@ enum StartError {
 /// Wide and fixed: with adaptive windows one stopped reader blocks its whole connection.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+/// A message of 64 KiB, with what is around it, in one frame instead of five.
+const FRAME: u32 = 128 << 10;
 /// Streams above the limit would queue in silence. The same number of cancelled ones is no attack: one server speaks for
 /// many callers, and by default the twenty-first that is cancelled at once ends the connection of all.
 const MAX_STREAMS: u32 = 100_000;
@@ -196,6 +198,7 @@ fn server() -> Server {
     Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(FRAME)
         .max_concurrent_streams(MAX_STREAMS)
         .http2_max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))
         .http2_max_local_error_reset_streams(Some(MAX_STREAMS as usize))
@@ -268,5 +271,6 @@ fn settings(args: &Args, identity: &Identity, user: Option<User>) -> Settings {
         keep_for: args.keep_for,
         max_alive: args.max_alive,
         descriptors: sandgate_sys::raise_descriptor_limit(),
+        hide_clone3: args.hide_clone3,
     }
 }

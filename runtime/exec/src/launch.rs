@@ -92,10 +92,9 @@ impl Launcher {
         let mut ends = Ends::open(spec, &user).map_err(|e| resources(&e))?;
         let mut command = self.command(spec, env)?;
         command.user = credentials(user);
-        command.cgroups = group
-            .as_ref()
-            .map_or(Ok(vec![]), ExecGroup::entrances)
-            .map_err(|e| resources(&e))?;
+        if let Some(group) = &group {
+            (command.cgroup, command.memory_tasks) = group.entrances().map_err(|e| resources(&e))?;
+        }
         std::mem::swap(&mut command.stdio, &mut ends.child);
         let begun = Instant::now();
         let (pid, leader, tree) = self.start(&command, group).map_err(|error| failure(&error, &command))?;
@@ -200,7 +199,9 @@ impl Launcher {
             umask: spec.umask,
             // What the program gets is not what the runtime took for itself.
             limits: self.settings.descriptors.iter().chain(&spec.limits).copied().collect(),
-            cgroups: vec![],
+            cgroup: None,
+            memory_tasks: None,
+            hide_clone3: self.settings.hide_clone3,
             oom_score_adj: Some(OOM_SCORE_ADJ),
             descriptor_3: script,
         })

@@ -5,14 +5,20 @@
 
 use std::{
     ffi::{CString, c_char},
-    os::fd::AsRawFd as _,
+    io,
+    os::fd::{AsRawFd as _, OwnedFd},
     ptr,
     sync::atomic::{AtomicI32, AtomicU32, Ordering},
 };
 
+use rustix::process::Pid;
+
 use crate::{
+    clone3::clone3_into,
+    filter::WITHOUT_CLONE3,
     raw::syscall,
-    spawn::{Command, Stage},
+    spawn::{Command, Stage, made},
+    stack::Stack,
 };
 
 /// Everything the child needs, laid out so that it only has to point at it.
@@ -26,7 +32,10 @@ pub(crate) struct Plan {
     user: Option<(u32, u32, Vec<u32>)>,
     umask: u32,
     limits: Vec<(u32, [u64; 2])>,
-    cgroups: Vec<i32>,
+    /// The group's directory, until the child has begun in it.
+    cgroup: Option<i32>,
+    memory_tasks: Option<i32>,
+    hide_clone3: bool,
     oom_score_adj: Vec<u8>,
     descriptor_3: Option<i32>,
     failed_stage: AtomicU32,
@@ -85,7 +94,9 @@ impl Plan {
             user: command.user.as_ref().map(|u| (u.uid, u.gid, u.groups.clone())),
             umask: command.umask,
             limits: command.limits.iter().map(|l| (l.resource, [l.soft, l.hard])).collect(),
-            cgroups: command.cgroup_numbers(),
+            cgroup: command.cgroup.as_ref().map(|group| group.as_raw_fd()),
+            memory_tasks: command.memory_tasks.as_ref().map(|tasks| tasks.as_raw_fd()),
+            hide_clone3: command.hide_clone3,
             oom_score_adj: command
                 .oom_score_adj
                 .map(|n| n.to_string().into_bytes())
@@ -94,6 +105,21 @@ impl Plan {
             failed_stage: AtomicU32::new(0),
             failed_errno: AtomicI32::new(0),
             _strings: strings,
+        }
+    }
+
+    /// Makes the child in its cgroup. `None`: it must enter by itself.
+    pub(crate) fn begin_in_cgroup(&mut self, stack: &mut Stack) -> Option<io::Result<(Pid, OwnedFd)>> {
+        let group = self.cgroup.take()?;
+        let mut pidfd = -1;
+        // SAFETY: the caller has blocked all signals and holds the stack; the call returns when the child is done with both.
+        let cloned = unsafe { clone3_into(self, stack.base(), Stack::SIZE, group, &mut pidfd) };
+        match cloned {
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+                self.cgroup = Some(group);
+                None
+            }
+            cloned => Some(cloned.and_then(|pid| made(pid, pidfd).ok_or_else(|| io::ErrorKind::Other.into()))),
         }
     }
 
@@ -166,12 +192,15 @@ impl Plan {
                 );
             }
             check(Stage::Session, syscall(libc::SYS_setsid, [0; 5]))?;
-            for &group in &self.cgroups {
-                let own = b"0";
-                check(
-                    Stage::Cgroup,
-                    syscall(libc::SYS_write, [group as usize, own.as_ptr() as usize, 1, 0, 0]),
-                )?;
+            if let Some(group) = self.cgroup {
+                let path = c"cgroup.procs".as_ptr() as usize;
+                let flags = (libc::O_WRONLY | libc::O_CLOEXEC) as usize;
+                let procs = syscall(libc::SYS_openat, [group as usize, path, flags, 0, 0]);
+                check(Stage::Cgroup, procs)?;
+                check(Stage::Cgroup, enter(procs as usize))?;
+            }
+            if let Some(tasks) = self.memory_tasks {
+                check(Stage::Cgroup, enter(tasks as usize))?;
             }
             self.set_oom_score();
             for (target, &source) in self.stdio.iter().enumerate() {
@@ -217,6 +246,11 @@ impl Plan {
                 syscall(libc::SYS_chdir, [self.cwd.as_ptr() as usize, 0, 0, 0, 0]),
             )?;
             syscall(libc::SYS_umask, [self.umask as usize, 0, 0, 0, 0]);
+            if self.hide_clone3 {
+                let mode = libc::SECCOMP_SET_MODE_FILTER as usize;
+                let filter = [mode, 0, &raw const WITHOUT_CLONE3.program as usize, 0, 0];
+                check(Stage::Filter, syscall(libc::SYS_seccomp, filter))?;
+            }
             let none = 0u64;
             let set = [libc::SIG_SETMASK as usize, &raw const none as usize, 0, SIGSET_BYTES, 0];
             check(Stage::Session, syscall(libc::SYS_rt_sigprocmask, set))
@@ -245,6 +279,16 @@ impl Plan {
             }
         }
     }
+}
+
+/// Enters the group of an open `cgroup.procs` or `tasks` file.
+///
+/// # Safety
+/// Only in a child of one thread.
+unsafe fn enter(file: usize) -> isize {
+    let own = b"0";
+    // SAFETY: the byte is a constant.
+    unsafe { syscall(libc::SYS_write, [file, own.as_ptr() as usize, 1, 0, 0]) }
 }
 
 /// Closes all descriptors from `first` on but the one that is held, which exec closes.

@@ -9,7 +9,7 @@ use std::{
 
 use rustix::process::Pid;
 
-use crate::spawn::Spawned;
+use crate::{clone3::CLONE_INTO_CGROUP, spawn::Spawned};
 
 /// Namespaces that a new process gets.
 #[derive(Debug, Clone, Copy)]
@@ -35,8 +35,6 @@ struct MountAttr {
     userns_fd: u64,
 }
 
-// libc's own constant is too narrow for its value.
-const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 const MOUNT_ATTR_RDONLY: u64 = 0x1;
 const MOUNT_ATTR_NOSUID: u64 = 0x2;
 const MOUNT_ATTR_NODEV: u64 = 0x4;

@@ -4,7 +4,9 @@
 //! ([`Command`]), as a child of our own or under a [`Keeper`].
 
 mod child;
+mod clone3;
 mod counters;
+mod filter;
 mod inherited;
 mod isolate;
 mod keeper;

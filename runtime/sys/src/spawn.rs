@@ -36,8 +36,12 @@ pub struct Command {
     pub umask: u32,
     /// Resource limits to set.
     pub limits: Vec<Limit>,
-    /// `cgroup.procs` or `tasks` files, open for writing, of the groups to enter.
-    pub cgroups: Vec<OwnedFd>,
+    /// Directory of the cgroup2 group to begin in.
+    pub cgroup: Option<OwnedFd>,
+    /// The `tasks` file, open for writing, of a v1 memory group to enter.
+    pub memory_tasks: Option<OwnedFd>,
+    /// Make the program see a kernel without `clone3`, whose flags no filter can look at.
+    pub hide_clone3: bool,
     /// How readily the kernel kills it when memory runs out.
     pub oom_score_adj: Option<i32>,
     /// Stays open in the program as descriptor 3.
@@ -88,6 +92,8 @@ pub enum Stage {
     Cwd = 8,
     /// Executing the program.
     Exec = 9,
+    /// Laying the filter that hides a system call.
+    Filter = 10,
 }
 
 /// A child that could not become the program.
@@ -120,10 +126,6 @@ impl Command {
         ]
     }
 
-    pub(crate) fn cgroup_numbers(&self) -> Vec<i32> {
-        self.cgroups.iter().map(AsRawFd::as_raw_fd).collect()
-    }
-
     /// Starts the program as a child of this process, in a session of its own. The caller waits for it.
     ///
     /// # Errors
@@ -133,11 +135,15 @@ impl Command {
             stage: Stage::Clone,
             source,
         };
-        let plan = Plan::new(self);
+        let mut plan = Plan::new(self);
         let mut stack = Stack::new().map_err(clone_failed)?;
         let blocked = BlockedSignals::new();
-        // SAFETY: the plan and the stack outlive the child's use of them, since CLONE_VFORK holds this thread until then.
-        let cloned = unsafe { clone_into(&plan, stack.top(), libc::CLONE_VFORK) };
+        let cloned = match plan.begin_in_cgroup(&mut stack) {
+            // An old kernel, or a filter of somebody's: it enters by itself.
+            // SAFETY: plan and stack outlive the child's use of them, since CLONE_VFORK holds this thread until then.
+            None => unsafe { clone_into(&plan, stack.top(), libc::CLONE_VFORK) },
+            Some(cloned) => cloned,
+        };
         drop(blocked);
         let (pid, pidfd) = cloned.map_err(clone_failed)?;
         if let Some((stage, errno)) = plan.failure() {
@@ -185,6 +191,7 @@ impl Stage {
             Self::User,
             Self::Cwd,
             Self::Exec,
+            Self::Filter,
         ]
         .into_iter()
         .find(|stage| *stage as u32 == number)
@@ -233,9 +240,12 @@ pub(crate) unsafe fn clone_into(plan: &Plan, top: *mut u8, flags: i32) -> io::Re
     let plan = ptr::from_ref(plan).cast_mut().cast();
     // SAFETY: the stack is the caller's promise; CLONE_PIDFD stores the descriptor where the fifth argument points.
     let pid = unsafe { libc::clone(follow, top.cast(), flags, plan, &raw mut pidfd) };
-    match Pid::from_raw(pid) {
-        // SAFETY: the kernel has just made this descriptor for us.
-        Some(pid) if pidfd >= 0 => Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) })),
-        _ => Err(io::Error::last_os_error()),
-    }
+    made(pid, pidfd).ok_or_else(io::Error::last_os_error)
+}
+
+/// What a clone made: a process id, and the descriptor that the kernel stored for us.
+pub(crate) fn made(pid: i32, pidfd: i32) -> Option<(Pid, OwnedFd)> {
+    let pid = Pid::from_raw(pid).filter(|_| pid > 0 && pidfd >= 0)?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Some((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
 }

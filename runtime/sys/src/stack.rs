@@ -4,7 +4,6 @@ use std::{io, ptr};
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
-const SIZE: usize = 64 * 1024;
 const GUARD: usize = 4096;
 
 /// A mapped stack with a guard page below it.
@@ -18,31 +17,38 @@ unsafe impl Send for Stack {}
 // === impl Stack ===
 
 impl Stack {
+    pub(crate) const SIZE: usize = 64 * 1024;
+
     pub(crate) fn new() -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new private mapping at an address of the kernel's choice, and a guard page in it.
         unsafe {
-            let base = mmap_anonymous(ptr::null_mut(), SIZE, access, MapFlags::PRIVATE | MapFlags::STACK)?;
+            let base = mmap_anonymous(ptr::null_mut(), Self::SIZE, access, MapFlags::PRIVATE | MapFlags::STACK)?;
             let stack = Self { base: base.cast() };
             mprotect(base, GUARD, MprotectFlags::empty())?;
             Ok(stack)
         }
     }
 
+    /// Its lowest address.
+    pub(crate) fn base(&mut self) -> *mut u8 {
+        self.base
+    }
+
     /// The address just above the stack, where a child begins.
     pub(crate) fn top(&mut self) -> *mut u8 {
-        self.base.wrapping_add(SIZE)
+        self.base.wrapping_add(Self::SIZE)
     }
 
     /// The top of the lower half, for a child of the one that runs on the upper half.
     pub(crate) fn middle(&mut self) -> *mut u8 {
-        self.base.wrapping_add(SIZE / 2)
+        self.base.wrapping_add(Self::SIZE / 2)
     }
 }
 
 impl Drop for Stack {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and whoever ran on it has ended.
-        let _ = unsafe { munmap(self.base.cast(), SIZE) };
+        let _ = unsafe { munmap(self.base.cast(), Self::SIZE) };
     }
 }

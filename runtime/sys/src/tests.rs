@@ -26,7 +26,9 @@ fn command(argv: &[&str]) -> (Command, File) {
         user: None,
         umask: 0o27,
         limits: vec![Limit::named("core", 0, 0).unwrap()],
-        cgroups: vec![],
+        cgroup: None,
+        memory_tasks: None,
+        hide_clone3: false,
         oom_score_adj: Some(500),
         descriptor_3: None,
     };

@@ -68,13 +68,13 @@ impl Roots {
 // === impl ExecGroup ===
 
 impl ExecGroup {
-    /// The files that a process writes `0` to, to enter.
-    pub(crate) fn entrances(&self) -> io::Result<Vec<OwnedFd>> {
-        let open = |path: PathBuf| File::options().write(true).open(path).map(OwnedFd::from);
-        let unified = self.unified.join("cgroup.procs");
+    /// The directory that a process begins in, and the file of the memory group that it writes `0` to, to enter.
+    pub(crate) fn entrances(&self) -> io::Result<(Option<OwnedFd>, Option<OwnedFd>)> {
+        let unified = File::open(&self.unified)?;
         // The child has one thread. Moving that alone takes no lock of all cgroups, which costs 10 ms.
-        let memory = self.memory.as_ref().map(|dir| dir.join("tasks"));
-        [Some(unified), memory].into_iter().flatten().map(open).collect()
+        let open = |dir: &PathBuf| File::options().write(true).open(dir.join("tasks"));
+        let memory = self.memory.as_ref().map(open).transpose()?;
+        Ok((Some(unified.into()), memory.map(OwnedFd::from)))
     }
 
     pub(crate) fn kill(&self) -> io::Result<()> {
