@@ -29,7 +29,7 @@ pub use self::{
     listen::{ListenError, Peer},
     provider::{Opened, ProviderError},
     serve::{Bound, ServeError},
-    service::Sandboxes,
+    service::{GrpcService, Sandboxes, Service},
     state_dir::{StateDir, StateError, Token},
     stopping::Stopping,
 };

@@ -7,10 +7,7 @@ use std::{
     time::Duration,
 };
 
-use sandgate_proto::{
-    FILE_DESCRIPTOR_SET,
-    v1::sandbox_service_server::{SERVICE_NAME, SandboxService, SandboxServiceServer},
-};
+use sandgate_proto::{FILE_DESCRIPTOR_SET, v1::sandbox_service_server::SERVICE_NAME};
 use tonic::{service::Routes, transport::Server};
 use tonic_health::{ServingStatus, server::HealthReporter};
 use tonic_web::GrpcWebLayer;
@@ -22,6 +19,7 @@ use crate::{
         request_id::RequestIdLayer,
     },
     listen::{Incoming, ListenError, Listeners},
+    service::GrpcService,
     state_dir::{StateDir, StateError},
     stopping::Stopping,
 };
@@ -30,11 +28,11 @@ use crate::{
 // it, the streams' are fixed. hyper's adaptive windows are equal, and one stopped stream then stops all.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = i32::MAX as u32;
+// A message of 64 KiB, with what is around it, in one frame instead of five.
+const FRAME: u32 = 128 << 10;
 // A peer that is gone without a word is noticed within 50 s.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// No request is larger; the contract keeps messages under 3 MiB.
-const MAX_MESSAGE: usize = 4 << 20;
 
 /// How long calls may go on after the server was told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(10);
@@ -120,7 +118,7 @@ impl Bound {
     ///
     /// # Errors
     /// When the server can't be put together.
-    pub async fn serve(self, service: impl SandboxService, stopping: Stopping) -> Result<(), ServeError> {
+    pub async fn serve(self, service: impl GrpcService, stopping: Stopping) -> Result<(), ServeError> {
         let Self {
             listeners,
             state_dir,
@@ -133,7 +131,7 @@ impl Bound {
         let routes = Routes::new(health_service)
             .add_service(reflection().build_v1()?)
             .add_service(reflection().build_v1alpha()?)
-            .add_service(SandboxServiceServer::new(service).max_decoding_message_size(MAX_MESSAGE))
+            .add_service(service)
             .prepare();
         let told = stopping.clone();
         let shutdown = async move {
@@ -164,6 +162,7 @@ fn builder(streams: u32) -> Server {
         .accept_http1(true)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(FRAME)
         .http2_adaptive_window(Some(false))
         .max_concurrent_streams(streams)
         // By default the twenty-first call that is cancelled at once ends the connection of all.

@@ -5,9 +5,11 @@ mod exec;
 mod files;
 mod lifecycle;
 mod list;
+mod messages;
 mod reach;
 mod relay;
 mod requests;
+mod streams;
 mod tokens;
 mod watch;
 
@@ -18,6 +20,7 @@ use sandgate_proto::v1::{self as pb, ErrorReason, sandbox_service_server::Sandbo
 use sandgate_provider::{Provider, Selector};
 use tonic::{Request, Response, Status, Streaming, codegen::BoxStream};
 
+pub use self::streams::{GrpcService, Service};
 use crate::stopping::Stopping;
 
 /// The sandboxes of this server. It keeps nothing: all that is known of them is the provider's and the runtimes'.
@@ -69,7 +72,13 @@ impl SandboxService for Sandboxes {
     }
 
     async fn list(&self, request: Request<pb::ListRequest>) -> Answer<pb::ListResponse> {
-        Ok(Response::new(list::list(self.provider.table(), request.get_ref())?))
+        let request = request.get_ref();
+        // Further pages go on with what the first one found.
+        if request.page_token.is_empty() {
+            let selector = Selector::parse("label_selector", &request.label_selector)?;
+            self.provider.refresh(&selector).await?;
+        }
+        Ok(Response::new(list::list(self.provider.table(), request)?))
     }
 
     async fn watch(&self, request: Request<pb::WatchRequest>) -> Answer<Self::WatchStream> {
@@ -107,16 +116,16 @@ impl SandboxService for Sandboxes {
         Ok(Response::new(self.remove(request.into_inner()).await?))
     }
 
-    async fn exec(&self, request: Request<Streaming<pb::ExecRequest>>) -> Answer<Self::ExecStream> {
-        self.converse(request.into_inner(), exec::address).await
+    async fn exec(&self, _: Request<Streaming<pb::ExecRequest>>) -> Answer<Self::ExecStream> {
+        passed_on()
     }
 
     async fn start_exec(&self, request: Request<pb::StartExecRequest>) -> Answer<pb::StartExecResponse> {
         self.unary(request).await
     }
 
-    async fn follow_exec(&self, request: Request<pb::FollowExecRequest>) -> Answer<Self::FollowExecStream> {
-        self.follow(request).await
+    async fn follow_exec(&self, _: Request<pb::FollowExecRequest>) -> Answer<Self::FollowExecStream> {
+        passed_on()
     }
 
     async fn write_exec(&self, request: Request<pb::WriteExecRequest>) -> Answer<pb::WriteExecResponse> {
@@ -147,20 +156,20 @@ impl SandboxService for Sandboxes {
         self.unary(request).await
     }
 
-    async fn upload(&self, request: Request<Streaming<pb::UploadRequest>>) -> Answer<pb::UploadResponse> {
-        self.gather(request.into_inner(), files::address).await
+    async fn upload(&self, _: Request<Streaming<pb::UploadRequest>>) -> Answer<pb::UploadResponse> {
+        passed_on()
     }
 
-    async fn download(&self, request: Request<pb::DownloadRequest>) -> Answer<Self::DownloadStream> {
-        self.follow(request).await
+    async fn download(&self, _: Request<pb::DownloadRequest>) -> Answer<Self::DownloadStream> {
+        passed_on()
     }
 
     async fn write_chunk(&self, request: Request<pb::WriteChunkRequest>) -> Answer<pb::WriteChunkResponse> {
         self.unary(request).await
     }
 
-    async fn watch_files(&self, request: Request<pb::WatchFilesRequest>) -> Answer<Self::WatchFilesStream> {
-        self.follow(request).await
+    async fn watch_files(&self, _: Request<pb::WatchFilesRequest>) -> Answer<Self::WatchFilesStream> {
+        passed_on()
     }
 
     async fn forward(&self, _: Request<Streaming<pb::ForwardRequest>>) -> Answer<Self::ForwardStream> {
@@ -169,6 +178,11 @@ impl SandboxService for Sandboxes {
         let refusal = Refusal::new(ErrorReason::NotImplemented, message);
         Err(refusal.with("rpc", rpc).into())
     }
+}
+
+/// Streams to a runtime never become messages here: [`Service`] passes them on before.
+fn passed_on<T>() -> Answer<T> {
+    Err(Status::internal("this stream is passed on by the service"))
 }
 
 /// What a call that ends early because the server stops answers.

@@ -29,7 +29,7 @@ const PAGE: &str = "http://localhost:3000";
 const ID: &str = "x-request-id";
 
 async fn start() -> Running {
-    Running::start(&format!("allowed_origins = [{PAGE:?}]"), Stub::new).await
+    Running::start(&format!("allowed_origins = [{PAGE:?}]"), Stub::served).await
 }
 
 fn sandbox(answer: tonic::Response<sandgate_proto::v1::GetResponse>) -> Sandbox {

@@ -10,7 +10,7 @@ use prost::Message as _;
 use prost_types::{FileDescriptorSet, MethodDescriptorProto};
 use sandgate_errors::Refusal;
 use sandgate_proto::v1::{ErrorReason, sandbox_service_server::SERVICE_NAME};
-use sandgate_server::Sandboxes;
+use sandgate_server::{Sandboxes, Service};
 use tonic::{
     Code, Request, Status, client::Grpc, codegen::http::uri::PathAndQuery, service::interceptor::InterceptedService,
     transport::Channel,
@@ -31,7 +31,7 @@ use self::{
 const FINE_EMPTY: [&str; 3] = ["Create", "List", "Watch"];
 
 async fn start() -> Running {
-    Running::start("", |stopping| Sandboxes::new(Fake::new(), stopping)).await
+    Running::start("", |stopping| Service::new(Sandboxes::new(Fake::new(), stopping))).await
 }
 
 /// All methods of the public service, from the descriptors, so that none can be forgotten.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use sandgate_errors::Refusal;
 use sandgate_proto::v1::{
     DownloadRequest, ErrorReason, FollowExecRequest, GetRequest, WatchRequest,
-    sandbox_service_client::SandboxServiceClient,
+    sandbox_service_client::SandboxServiceClient, sandbox_service_server::SandboxServiceServer,
 };
 use sandgate_server::Stopping;
 use tokio::sync::Semaphore;
@@ -39,7 +39,7 @@ fn is_stopping(status: &Status) {
 
 #[tokio::test]
 async fn streams_are_told_that_the_server_is_stopping() {
-    let server = Running::start("", Stub::new).await;
+    let server = Running::start("", Stub::served).await;
     let mut client = server.client();
     let mut polite = client.watch(WatchRequest::default()).await.unwrap().into_inner();
     let mut silent = client
@@ -82,7 +82,7 @@ async fn held() -> (Running, Stub) {
             gate: Arc::new(Semaphore::new(0)),
             ..Stub::new(stopping)
         };
-        stub.insert(held).clone()
+        SandboxServiceServer::new(stub.insert(held).clone())
     })
     .await;
     (server, stub.unwrap())
@@ -104,7 +104,7 @@ async fn a_call_that_was_taken_is_answered() {
 
 #[tokio::test]
 async fn nobody_new_is_taken_on() {
-    let server = Running::start("", Stub::new).await;
+    let server = Running::start("", Stub::served).await;
     let mut open = server.client();
     let stream = open.follow_exec(FollowExecRequest::default()).await.unwrap();
     server.stopping.begin();

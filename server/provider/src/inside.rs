@@ -54,6 +54,37 @@ async fn greet_once(link: &Link, env: &[EnvVar]) -> Result<HelloResponse, Status
     Ok(hello.into_inner())
 }
 
+/// Asks a runtime who it is.
+///
+/// # Errors
+/// When it can't be reached, or refuses.
+pub async fn hello(link: &Link) -> Result<HelloResponse, Status> {
+    let mut client = link.client();
+    let asked = client.hello(HelloRequest { generation: GENERATION });
+    Ok(answer(asked).await?.into_inner())
+}
+
+/// Tells a runtime of that incarnation its environment, and its limits in milliseconds.
+///
+/// # Errors
+/// When it can't be reached, or refuses.
+pub async fn configure(
+    link: &Link,
+    incarnation: &str,
+    env: Vec<EnvVar>,
+    deadline_ms: Option<u64>,
+    idle_ms: Option<u64>,
+    now_ms: u64,
+) -> Result<(), Status> {
+    let request = ConfigureRequest {
+        expected_incarnation: incarnation.to_owned(),
+        env: Some(ConfiguredEnv { vars: env }),
+        ..limits(deadline_ms, idle_ms, now_ms)
+    };
+    let mut client = link.client();
+    answer(client.configure(request)).await.map(drop)
+}
+
 /// Tells a runtime its deadline and idle limit, in milliseconds.
 ///
 /// # Errors
@@ -64,13 +95,17 @@ pub async fn set_limits(
     idle_ms: Option<u64>,
     now_ms: u64,
 ) -> Result<(), Status> {
-    let request = ConfigureRequest {
+    let mut client = link.client();
+    let told = client.configure(limits(deadline_ms, idle_ms, now_ms));
+    answer(told).await.map(drop)
+}
+
+fn limits(deadline_ms: Option<u64>, idle_ms: Option<u64>, now_ms: u64) -> ConfigureRequest {
+    ConfigureRequest {
         deadline: Some(timestamp(deadline_ms.unwrap_or(now_ms + NEVER_MS))),
         idle_limit: Some(duration(Duration::from_millis(idle_ms.unwrap_or(0)))),
         ..ConfigureRequest::default()
-    };
-    let mut client = link.client();
-    answer(client.configure(request)).await.map(drop)
+    }
 }
 
 /// Tells a runtime to end everything. `grace` of `None`: at once.

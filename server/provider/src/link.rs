@@ -22,6 +22,8 @@ use crate::carrier::Carrier;
 // As on every listener of ours: one stopped stream must not stop the others. See the server's `serve`.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = i32::MAX as u32;
+// A message of 64 KiB, with what is around it, in one frame instead of five.
+const FRAME: u32 = 128 << 10;
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// No message is over 3 MiB; the rest is room for what wraps it.
@@ -81,7 +83,9 @@ impl Link {
             .max_encoding_message_size(MESSAGE_LIMIT)
     }
 
-    fn conduit(&self) -> Conduit {
+    /// The connection itself.
+    #[must_use]
+    pub fn conduit(&self) -> Conduit {
         Conduit {
             channel: self.channel(),
             carrier: Arc::clone(&self.carrier),
@@ -132,6 +136,7 @@ fn connect_later(carrier: Arc<dyn Carrier>) -> Channel {
     Endpoint::from_static("http://sandbox")
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(FRAME)
         .http2_keep_alive_interval(KEEPALIVE)
         .connect_timeout(CONNECT_TIMEOUT)
         .connect_with_connector_lazy(service_fn(move |_: Uri| {

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use sandgate_errors::Refusal;
 use sandgate_proto::v1::{ConnectionMode, EnvVar, ErrorReason, Sandbox, SandboxState, Usage, Volume};
 
-use crate::{link::Link, name::Name, table::Table};
+use crate::{link::Link, name::Name, selector::Selector, table::Table};
 
 /// How long a lost connection waits for word of what became of its sandbox.
 const WORD_OF_END: Duration = Duration::from_secs(3);
@@ -127,6 +127,15 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
     /// table knows it now.
     async fn seek(&self, name: &Name) -> bool {
         self.table().get(name.as_str()).is_some()
+    }
+
+    /// Has the table show all sandboxes that match as they are now: other replicas may have made, changed or removed some
+    /// a moment ago.
+    ///
+    /// # Errors
+    /// SANDBOX_UNREACHABLE when that can't be known now.
+    async fn refresh(&self, _selector: &Selector) -> Result<(), Refusal> {
+        Ok(())
     }
 
     /// Waits until the sandbox is READY. Dropping the future changes nothing.

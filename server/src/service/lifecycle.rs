@@ -5,10 +5,13 @@ use std::{sync::Arc, time::Duration};
 use sandgate_errors::Refusal;
 use sandgate_proto::v1::{self as pb, ErrorReason, Sandbox, SandboxState};
 use sandgate_provider::{Begun, Name, NewSandbox, Provider};
-use tokio::time;
+use tokio::time::{self, Instant};
 use tracing::{Instrument as _, Span};
 
 use super::{Sandboxes, check, stopping};
+
+/// How often what was undone by others is begun again.
+const CROSSINGS: usize = 4;
 
 /// A sandbox without a name of the caller's, of which the caller has not heard yet. Dropped unclaimed, it is removed:
 /// nobody could ever find it again.
@@ -30,13 +33,12 @@ impl Sandboxes {
             return self.make_unnamed(wanted, wait).await;
         }
         let name = wanted.name.clone();
-        let begun = self.provider.create(wanted).await?;
-        let sandbox = tokio::select! {
-            biased;
-            sandbox = self.settled(&name, &begun.sandbox, wait) => sandbox?,
-            () = self.stopping.begun() => return Err(stopping()),
-        };
-        Ok(answer(sandbox, &begun))
+        let begun = self.begin(&name, wait, || self.provider.create(wanted.clone())).await?;
+        Ok(pb::CreateResponse {
+            created: begun.created,
+            resumed: begun.resumed,
+            sandbox: Some(Arc::unwrap_or_clone(begun.sandbox)),
+        })
     }
 
     async fn make_unnamed(&self, wanted: NewSandbox, wait: Duration) -> Result<pb::CreateResponse, Refusal> {
@@ -49,7 +51,11 @@ impl Sandboxes {
             () = self.stopping.begun() => self.as_it_is(&begun.sandbox),
         };
         unclaimed.claimed = true;
-        Ok(answer(sandbox, &begun))
+        Ok(pb::CreateResponse {
+            sandbox: Some(Arc::unwrap_or_clone(sandbox)),
+            created: begun.created,
+            resumed: begun.resumed,
+        })
     }
 
     /// Brings a sandbox back if need be, and waits for it.
@@ -61,22 +67,43 @@ impl Sandboxes {
     ) -> Result<(Arc<Sandbox>, bool), Refusal> {
         let wait = check::wait(no_wait, max_wait)?;
         let name = Name::parse("sandbox", name)?;
-        let begun = self.provider.resume(&name).await?;
-        let sandbox = tokio::select! {
-            biased;
-            sandbox = self.settled(&name, &begun.sandbox, wait) => sandbox?,
-            () = self.stopping.begun() => return Err(stopping()),
-        };
-        Ok((sandbox, begun.resumed))
+        let begun = self.begin(&name, wait, || self.provider.resume(&name)).await?;
+        Ok((begun.sandbox, begun.resumed))
+    }
+
+    /// Begins something and waits for it. What another call undoes meanwhile is begun again: they came at once, and this
+    /// one may as well have come last.
+    pub(super) async fn begin<B>(&self, name: &Name, wait: Duration, begin: impl Fn() -> B) -> Result<Begun, Refusal>
+    where
+        B: Future<Output = Result<Begun, Refusal>>,
+    {
+        let until = Instant::now() + wait;
+        let (mut created, mut resumed) = (false, false);
+        let mut crossings = 0..CROSSINGS;
+        loop {
+            let begun = begin().await?;
+            (created, resumed) = (created || begun.created, resumed || begun.resumed);
+            let left = until.saturating_duration_since(Instant::now());
+            let settled = tokio::select! {
+                biased;
+                settled = self.settled(name, &begun.sandbox, left) => settled,
+                () = self.stopping.begun() => return Err(stopping()),
+            };
+            match settled {
+                Err(refusal) if is_undone(&refusal, created) && crossings.next().is_some() => {}
+                settled => {
+                    return settled.map(|sandbox| Begun {
+                        sandbox,
+                        created,
+                        resumed,
+                    });
+                }
+            }
+        }
     }
 
     /// Waits until it is ready, or the wait is over: then it is what it is.
-    pub(super) async fn settled(
-        &self,
-        name: &Name,
-        sandbox: &Arc<Sandbox>,
-        wait: Duration,
-    ) -> Result<Arc<Sandbox>, Refusal> {
+    async fn settled(&self, name: &Name, sandbox: &Arc<Sandbox>, wait: Duration) -> Result<Arc<Sandbox>, Refusal> {
         if wait.is_zero() || sandbox.state() == SandboxState::Ready {
             return Ok(Arc::clone(sandbox));
         }
@@ -138,11 +165,12 @@ impl Sandboxes {
     }
 }
 
-fn answer(sandbox: Arc<Sandbox>, begun: &Begun) -> pb::CreateResponse {
-    pb::CreateResponse {
-        sandbox: Some(Arc::unwrap_or_clone(sandbox)),
-        created: begun.created,
-        resumed: begun.resumed,
+/// Whether another call has suspended what this one wanted to run, or removed what this one found.
+fn is_undone(refusal: &Refusal, created: bool) -> bool {
+    match refusal.reason {
+        ErrorReason::SandboxSuspended => true,
+        ErrorReason::SandboxNotFound => !created,
+        _ => false,
     }
 }
 

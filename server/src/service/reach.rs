@@ -2,13 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
+use http::{Request, StatusCode};
 use sandgate_errors::{DOMAIN, Refusal};
 use sandgate_proto::v1::{ErrorReason, Sandbox, SandboxState};
 use sandgate_provider::{Conduit, Link, Name, Provider};
-use tonic::{Code, Status, client::Grpc};
+use tonic::{Code, Status, body::Body, client::Grpc};
 use tonic_types::StatusExt as _;
+use tower::Service as _;
 
-use super::{Sandboxes, check::DEFAULT_WAIT, stopping};
+use super::{Sandboxes, check::DEFAULT_WAIT};
 use crate::convert::Address;
 
 /// When to try again a sandbox that takes its time to come back.
@@ -39,11 +41,8 @@ impl Sandboxes {
     pub(super) async fn reach(&self, address: Address<'_>) -> Result<Reached, Refusal> {
         let name = Name::parse("sandbox", address.sandbox)?;
         let mut linked = self.provider.link(&name);
-        if linked
-            .as_ref()
-            .is_err_and(|refusal| refusal.reason == ErrorReason::SandboxNotFound)
-            && self.provider.seek(&name).await
-        {
+        // Another server may know better, and this one in a moment.
+        if linked.as_ref().is_err_and(may_be_news) && self.provider.seek(&name).await {
             linked = self.provider.link(&name);
         }
         let refusal = match linked {
@@ -66,16 +65,12 @@ impl Sandboxes {
         if !address.auto_resume {
             return Err(refusal);
         }
-        tokio::select! {
-            biased;
-            woken = self.wake(&name) => woken,
-            () = self.stopping.begun() => Err(stopping()),
-        }
+        self.wake(&name).await
     }
 
     async fn wake(&self, name: &Name) -> Result<Reached, Refusal> {
-        let begun = self.provider.resume(name).await?;
-        let sandbox = self.settled(name, &begun.sandbox, DEFAULT_WAIT).await?;
+        let begun = self.begin(name, DEFAULT_WAIT, || self.provider.resume(name)).await?;
+        let sandbox = begun.sandbox;
         if sandbox.state() != SandboxState::Ready {
             let message = format!("sandbox {name} is still being resumed: {}", sandbox.state_message);
             return Err(Refusal::new(ErrorReason::SandboxUnreachable, message).with_retry_after(RETRY));
@@ -90,6 +85,11 @@ impl Sandboxes {
             link,
         }
     }
+}
+
+fn may_be_news(refusal: &Refusal) -> bool {
+    use ErrorReason as R;
+    matches!(refusal.reason, R::SandboxNotFound | R::SandboxUnreachable)
 }
 
 fn is_asleep(sandbox: &Sandbox) -> bool {
@@ -118,10 +118,23 @@ impl Reached {
         }
     }
 
+    /// Begins a stream and gives the answers. Only what the runtime says is told by the status.
+    pub(super) async fn open_stream(&self, request: Request<Body>) -> Result<Body, Status> {
+        let mut conduit = self.link.conduit();
+        let lost = |error: tonic::transport::Error| Status::from_error(Box::new(error));
+        std::future::poll_fn(|cx| conduit.poll_ready(cx)).await.map_err(lost)?;
+        let response = conduit.call(request).await.map_err(lost)?;
+        match Status::from_header_map(response.headers()) {
+            Some(status) if status.code() != Code::Ok => Err(status),
+            _ if response.status() != StatusCode::OK => Err(Status::unknown(format!("HTTP {}", response.status()))),
+            _ => Ok(response.into_body()),
+        }
+    }
+
     /// What a caller is told of a call that failed. Nothing is ever tried again here: it could run twice.
     pub(super) async fn failed(&self, status: Status) -> Status {
         match Failure::of(&status) {
-            Failure::Refused(status) => status,
+            Failure::Refused(status) => naming(status, &self.seen.incarnation),
             Failure::Lost => self.lost(status.message()).await,
         }
     }
@@ -130,6 +143,18 @@ impl Reached {
         let refusal = self.provider.lost(&self.seen).await;
         tracing::debug!(sandbox = self.seen.name, error, %refusal, "lost the connection to a runtime");
         refusal.into()
+    }
+}
+
+/// A runtime that lets no token in for another incarnation than its own does not say for which one that was.
+fn naming(status: Status, incarnation: &str) -> Status {
+    match Refusal::from_status(&status) {
+        Some(refusal)
+            if refusal.reason == ErrorReason::SandboxRestarted && !refusal.metadata.contains_key("incarnation") =>
+        {
+            refusal.with("incarnation", incarnation).into()
+        }
+        _ => status,
     }
 }
 
@@ -221,6 +246,17 @@ mod tests {
         let told = Refusal::from_status(&refused(&sent)).unwrap();
         assert_eq!(told.reason, ErrorReason::SandboxUnreachable);
         assert!(told.message.contains("expired"), "{}", told.message);
+    }
+
+    #[test]
+    fn a_restart_names_the_incarnation_that_ended() {
+        let restarted = || Refusal::new(ErrorReason::SandboxRestarted, "another one");
+        let named = |refusal: Refusal| {
+            let told = naming(refused(&refusal.into()), "old");
+            Refusal::from_status(&told).unwrap().metadata["incarnation"].clone()
+        };
+        assert_eq!(named(restarted()), "old");
+        assert_eq!(named(restarted().with("incarnation", "older")), "older");
     }
 
     #[test]

@@ -6,27 +6,26 @@
 //! any more: the library would read them for ever.
 
 use std::{
-    marker::PhantomData,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
-use prost::Message;
-use sandgate_errors::Refusal;
+use bytes::Bytes;
+use http_body::Frame;
 use tokio::sync::oneshot;
-use tokio_stream::Stream;
-use tonic::{
-    Status, Streaming,
-    codec::{self, BufferSettings, EncodeBuf, Encoder},
-};
-use tonic_prost::{ProstDecoder, ProstEncoder};
+use tonic::{Status, body::Body};
 
-use crate::convert::{Call, IntoRuntime};
+use super::messages::Messages;
 
-/// The requests, as the runtime gets them.
-pub(super) struct Requests<R: IntoRuntime> {
-    first: Option<R::Runtime>,
-    rest: Streaming<R>,
+/// The requests, as the runtime gets them: the first made anew, the others as they came.
+pub(super) struct Requests {
+    /// To be sent before anything that is read.
+    ready: Option<Bytes>,
+    /// `None`: the caller's side has ended.
+    rest: Option<Body>,
+    messages: Messages,
+    /// Came with the first one.
+    begun: Bytes,
     /// Tells why the caller's side broke. Used up: it did.
     broken: Option<oneshot::Sender<Status>>,
     /// Closed when the answers are over.
@@ -40,25 +39,18 @@ pub(super) struct Outlet {
     _wanted: oneshot::Sender<()>,
 }
 
-/// What stands in the place of a request when there will be no more: the stream to the runtime is reset.
-#[derive(Debug)]
-pub(super) struct Cut;
-
-/// Encodes requests, and fails at a cut, which is the library's way to reset a stream.
-pub(super) struct Codec<T, U>(PhantomData<(T, U)>);
-
-/// See [`Codec`].
-pub(super) struct CutEncoder<T>(ProstEncoder<T>);
-
 // === impl Requests ===
 
-impl<R: Call> Requests<R> {
-    pub(super) fn new(first: R::Runtime, rest: Streaming<R>) -> (Self, Outlet) {
+impl Requests {
+    /// `begun` is what was read after the first message, as whole messages; `messages` holds what is not whole yet.
+    pub(super) fn new(first: Bytes, begun: Bytes, messages: Messages, rest: Body) -> (Self, Outlet) {
         let (broken_in, broken_out) = oneshot::channel();
         let (wanted_in, wanted_out) = oneshot::channel();
         let requests = Self {
-            first: Some(first),
-            rest,
+            ready: Some(first),
+            rest: Some(rest),
+            messages,
+            begun,
             broken: Some(broken_in),
             wanted: wanted_out,
         };
@@ -68,30 +60,49 @@ impl<R: Call> Requests<R> {
         };
         (requests, outlet)
     }
+
+    /// An error of this body resets the stream to the runtime.
+    fn cut(&mut self, why: Status) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        // Nobody may be left to be told.
+        _ = self.broken.take().map(|broken| broken.send(why));
+        Poll::Ready(Some(Err(Status::cancelled("the caller's stream was cut"))))
+    }
 }
 
-// Nothing in it is ever pinned.
-impl<R: IntoRuntime> Unpin for Requests<R> {}
+impl http_body::Body for Requests {
+    type Data = Bytes;
+    type Error = Status;
 
-impl<R: Call> Stream for Requests<R> {
-    type Item = Result<R::Runtime, Cut>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(Ok(first)));
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        if let Some(first) = this.ready.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
         }
-        if self.broken.is_none() || Pin::new(&mut self.wanted).poll(cx).is_ready() {
-            return Poll::Ready(Some(Err(Cut)));
+        if this.broken.is_none() || Pin::new(&mut this.wanted).poll(cx).is_ready() {
+            return this.cut(Status::cancelled("the answers are over"));
         }
-        let Some(request) = ready!(Pin::new(&mut self.rest).poll_next(cx)) else {
-            return Poll::Ready(None);
-        };
-        let converted = request.and_then(|request| request.into_runtime().map_err(|error| Refusal::from(error).into()));
-        Poll::Ready(Some(converted.map_err(|status| {
-            // Nobody may be left to be told.
-            _ = self.broken.take().map(|broken| broken.send(status));
-            Cut
-        })))
+        if !this.begun.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut this.begun)))));
+        }
+        loop {
+            let Some(rest) = &mut this.rest else {
+                return Poll::Ready(None);
+            };
+            match ready!(Pin::new(rest).poll_frame(cx)) {
+                Some(Ok(frame)) => {
+                    // Trailers say nothing in requests.
+                    let Ok(data) = frame.into_data() else { continue };
+                    match this.messages.push(data) {
+                        Ok(Some(whole)) => return Poll::Ready(Some(Ok(Frame::data(whole)))),
+                        Ok(None) => {}
+                        Err(status) => return this.cut(status),
+                    }
+                }
+                Some(Err(status)) => return this.cut(status),
+                None if this.messages.is_whole() => this.rest = None,
+                None => return this.cut(Status::internal("the stream ended within a message")),
+            }
+        }
     }
 }
 
@@ -119,48 +130,5 @@ impl Outlet {
     /// Why the caller's side broke, if it did. A failure at the runtime then only follows from that.
     pub(super) fn failed_first(&mut self) -> Option<Status> {
         self.broken.as_mut()?.try_recv().ok()
-    }
-}
-
-// === impl Codec ===
-
-impl<T, U> Default for Codec<T, U> {
-    fn default() -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<T, U> codec::Codec for Codec<T, U>
-where
-    T: Message + 'static,
-    U: Message + Default + 'static,
-{
-    type Encode = Result<T, Cut>;
-    type Decode = U;
-    type Encoder = CutEncoder<T>;
-    type Decoder = ProstDecoder<U>;
-
-    fn encoder(&mut self) -> Self::Encoder {
-        CutEncoder(ProstEncoder::default())
-    }
-
-    fn decoder(&mut self) -> Self::Decoder {
-        ProstDecoder::default()
-    }
-}
-
-impl<T: Message> Encoder for CutEncoder<T> {
-    type Item = Result<T, Cut>;
-    type Error = Status;
-
-    fn encode(&mut self, item: Self::Item, buf: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        match item {
-            Ok(message) => self.0.encode(message, buf),
-            Err(Cut) => Err(Status::cancelled("the caller's stream was cut")),
-        }
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        self.0.buffer_settings()
     }
 }

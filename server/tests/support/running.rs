@@ -7,9 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use sandgate_proto::v1::{sandbox_service_client::SandboxServiceClient, sandbox_service_server::SandboxService};
+use sandgate_proto::v1::sandbox_service_client::SandboxServiceClient;
 use sandgate_server::{
-    Bound, Config, Process, ServeError, Sources, Stopping,
+    Bound, Config, GrpcService, Process, ServeError, Sources, Stopping,
     config::{ConfigErrors, ConfigFile},
 };
 use tempfile::TempDir;
@@ -56,7 +56,7 @@ pub(crate) fn config(dir: &Path, text: &str) -> Result<Config, ConfigErrors> {
 
 impl Running {
     /// Serves what `service` makes.
-    pub(crate) async fn start<S: SandboxService>(text: &str, service: impl FnOnce(Stopping) -> S) -> Self {
+    pub(crate) async fn start<S: GrpcService>(text: &str, service: impl FnOnce(Stopping) -> S) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let bound = Bound::bind(&config(dir.path(), text).unwrap()).await.unwrap();
         let stopping = Stopping::new();

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 
 use sandgate_errors::Refusal;
-use sandgate_proto::v1::{
-    ErrorReason, sandbox_service_client::SandboxServiceClient, sandbox_service_server::SandboxServiceServer,
-};
+use sandgate_proto::v1::{ErrorReason, sandbox_service_client::SandboxServiceClient};
 use sandgate_provider::Provider;
-use sandgate_server::{Sandboxes, Stopping};
+use sandgate_server::{Sandboxes, Service, Stopping};
 use tokio::{net::TcpListener, task::JoinHandle};
 use tonic::{
     Status,
@@ -26,7 +24,7 @@ impl Serving {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let stopping = Stopping::default();
-        let service = SandboxServiceServer::new(Sandboxes::new(provider, stopping.clone()));
+        let service = Service::new(Sandboxes::new(provider, stopping.clone()));
         let serving = Server::builder()
             .add_service(service)
             .serve_with_incoming(TcpIncoming::from(listener));

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use sandgate_errors::Refusal;
-use sandgate_proto::v1::{self as pb, ErrorReason, sandbox_service_server::SandboxService};
+use sandgate_proto::v1::{
+    self as pb, ErrorReason,
+    sandbox_service_server::{SandboxService, SandboxServiceServer},
+};
 use sandgate_server::{Caller, RequestId, Stopping};
 use tokio::sync::Semaphore;
 use tokio_stream::StreamExt as _;
@@ -25,6 +28,11 @@ impl Stub {
         let gate = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
         let taken = Arc::new(Semaphore::new(0));
         Self { stopping, gate, taken }
+    }
+
+    /// As a server serves it.
+    pub(crate) fn served(stopping: Stopping) -> SandboxServiceServer<Self> {
+        SandboxServiceServer::new(Self::new(stopping))
     }
 
     async fn answer_get(&self, request: Request<pb::GetRequest>) -> Result<Response<pb::GetResponse>, Status> {

@@ -1,0 +1,179 @@
+//! Finding where messages end in a gRPC stream, so that bytes can be passed on without being decoded or copied.
+
+use std::collections::VecDeque;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use tonic::Status;
+
+/// A flag and the length.
+const PREFIX: usize = 5;
+
+/// Bytes of a stream as they come, given out as whole messages: a stream that breaks must not end within one.
+#[derive(Debug)]
+pub(super) struct Messages {
+    /// The end of what came: a message that is not whole yet.
+    held: VecDeque<Bytes>,
+    prefix: [u8; PREFIX],
+    prefix_seen: usize,
+    payload_left: usize,
+    limit: usize,
+}
+
+// === impl Messages ===
+
+impl Messages {
+    /// For messages of at most `limit` bytes.
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            held: VecDeque::new(),
+            prefix: [0; PREFIX],
+            prefix_seen: 0,
+            payload_left: 0,
+            limit,
+        }
+    }
+
+    /// Takes what came next; gives what is whole by now, if anything is.
+    ///
+    /// # Errors
+    /// A message is compressed, or larger than the limit.
+    pub(super) fn push(&mut self, mut data: Bytes) -> Result<Option<Bytes>, Status> {
+        let end = self.last_end(&data)?;
+        if end == 0 {
+            self.hold(data);
+            return Ok(None);
+        }
+        let whole = data.split_to(end);
+        let given = if self.held.is_empty() {
+            whole
+        } else {
+            let size = self.held.iter().map(Bytes::len).sum::<usize>() + whole.len();
+            let mut joined = BytesMut::with_capacity(size);
+            self.held.drain(..).for_each(|piece| joined.extend_from_slice(&piece));
+            joined.extend_from_slice(&whole);
+            joined.freeze()
+        };
+        self.hold(data);
+        Ok(Some(given))
+    }
+
+    /// Whether the stream may end here.
+    pub(super) fn is_whole(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    fn hold(&mut self, data: Bytes) {
+        if !data.is_empty() {
+            self.held.push_back(data);
+        }
+    }
+
+    /// Where in `data` the last message ends; 0 if none does.
+    fn last_end(&mut self, data: &[u8]) -> Result<usize, Status> {
+        let (mut at, mut end) = (0, 0);
+        while at < data.len() {
+            if self.prefix_seen < PREFIX {
+                self.prefix[self.prefix_seen] = data[at];
+                self.prefix_seen += 1;
+                at += 1;
+                if self.prefix_seen == PREFIX {
+                    self.payload_left = self.length()?;
+                }
+            } else {
+                let step = self.payload_left.min(data.len() - at);
+                self.payload_left -= step;
+                at += step;
+            }
+            if self.prefix_seen == PREFIX && self.payload_left == 0 {
+                self.prefix_seen = 0;
+                end = at;
+            }
+        }
+        Ok(end)
+    }
+
+    fn length(&self) -> Result<usize, Status> {
+        if self.prefix[0] != 0 {
+            return Err(Status::unimplemented("compressed messages are not taken"));
+        }
+        let length = (&self.prefix[1..]).get_u32() as usize;
+        if length > self.limit {
+            let message = format!("a message of {length} bytes; at most {} are taken", self.limit);
+            return Err(Status::out_of_range(message));
+        }
+        Ok(length)
+    }
+}
+
+/// The message as it goes into a stream.
+pub(super) fn framed(message: &impl prost::Message) -> Bytes {
+    let payload = message.encode_to_vec();
+    let mut framed = BytesMut::with_capacity(PREFIX + payload.len());
+    framed.extend_from_slice(&[0]);
+    framed.extend_from_slice(&u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes());
+    framed.extend_from_slice(&payload);
+    framed.freeze()
+}
+
+/// Takes the first of the whole messages off; gives its payload.
+pub(super) fn first(whole: &mut Bytes) -> Bytes {
+    let length = (&whole[1..]).get_u32() as usize;
+    whole.advance(PREFIX);
+    whole.split_to(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(size: u8) -> Vec<u8> {
+        let mut message = vec![0, 0, 0, 0, size];
+        message.extend(std::iter::repeat_n(size, usize::from(size)));
+        message
+    }
+
+    #[test]
+    fn however_it_is_cut_messages_come_out_whole_and_in_order() {
+        let stream: Vec<u8> = [3, 0, 200, 1, 0].into_iter().flat_map(message).collect();
+        for size in 1..=stream.len() {
+            let mut messages = Messages::new(200);
+            let mut out = Vec::new();
+            for piece in stream.chunks(size) {
+                if let Some(whole) = messages.push(Bytes::copy_from_slice(piece)).unwrap() {
+                    out.extend_from_slice(&whole);
+                    // Each time it stops at the end of one.
+                    assert!(Messages::new(200).last_end(&whole).is_ok_and(|end| end == whole.len()));
+                }
+            }
+            assert_eq!(
+                (out == stream, messages.is_whole()),
+                (true, true),
+                "in pieces of {size}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_message_that_lies_within_what_came_is_not_copied() {
+        let data = Bytes::from([message(9), message(7)[..6].to_vec()].concat());
+        let mut messages = Messages::new(200);
+        let whole = messages.push(data.clone()).unwrap().unwrap();
+        assert_eq!((whole.as_ptr(), whole.len()), (data.as_ptr(), 14));
+        assert!(!messages.is_whole());
+    }
+
+    #[test]
+    fn too_large_and_compressed_are_refused() {
+        let refused = |data: &'static [u8]| Messages::new(10).push(Bytes::from_static(data)).unwrap_err().code();
+        assert_eq!(refused(&[0, 0, 0, 0, 11]), tonic::Code::OutOfRange);
+        assert_eq!(refused(&[1, 0, 0, 0, 1]), tonic::Code::Unimplemented);
+    }
+
+    #[test]
+    fn the_first_is_taken_off() {
+        let mut whole = Bytes::from([message(2), message(1)].concat());
+        assert_eq!((first(&mut whole).as_ref(), whole.len()), (&[2u8, 2][..], 6));
+        let framed = framed(&"x".to_owned());
+        assert_eq!(framed.as_ref(), [0, 0, 0, 0, 3, 10, 1, b'x']);
+    }
+}
