@@ -23,12 +23,10 @@ mod proxy;
 mod scene;
 #[path = "faults/streams.rs"]
 mod streams;
-#[path = "../server_faults/told.rs"]
-#[expect(dead_code, reason = "shared with another suite")]
-mod told;
 
 use std::time::Duration;
 
+use sandgate_tests::told;
 use tokio::{sync::Mutex, time};
 
 /// For a test that hangs: more than all of its patience.

@@ -1,13 +1,18 @@
 //! Calls that cross each other, fifty times each.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
+use rand::Rng as _;
 use sandgate::v1;
-use sandgate_kubernetes_tests::{Mode, Space};
-use sandgate_tests::conformance::{new_name, sh};
+use sandgate_kubernetes_tests::{Mode, Space, until};
+use sandgate_tests::{
+    conformance::{new_name, sh},
+    seeded,
+};
 
 const ROUNDS: usize = 50;
+const CROSSINGS: usize = 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn delete_and_create_of_one_name_at_once() {
@@ -27,8 +32,8 @@ async fn delete_and_create_of_one_name_at_once() {
         let (deleted, created) = tokio::join!(first.delete(), second.send());
         assert!(deleted.unwrap().existed, "round {round}");
         // Create may have come first and found what was then deleted.
-        let now = match created {
-            Ok(created) if created.created => created.info.uid,
+        let now = match created.unwrap_or_else(|error| panic!("round {round}: {error:?}")) {
+            created if created.created => created.info.uid,
             _ => make(&other).await,
         };
         assert_ne!(now, old, "round {round}");
@@ -51,16 +56,39 @@ async fn suspend_and_resume_at_once() {
     for round in 0..ROUNDS {
         let (suspended, resumed) = tokio::join!(made.sandbox.suspend(Some(Duration::ZERO)), made.sandbox.resume());
         suspended.unwrap_or_else(|error| panic!("round {round}: {error:?}"));
-        if let Err(error) = resumed {
-            assert_eq!(
-                error.reason(),
-                Some(v1::ErrorReason::SandboxSuspended),
-                "round {round}: {error:?}"
-            );
-        }
+        resumed.unwrap_or_else(|error| panic!("round {round}: {error:?}"));
     }
     made.sandbox.attach().await.unwrap();
     assert_eq!(sh(&made.sandbox, "cat file").await, "kept\n");
+    made.sandbox.delete().await.unwrap();
+    space.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn resume_while_it_is_being_suspended() {
+    let space = Space::new().await;
+    let servers = [space.server(Mode::InCluster).await, space.server(Mode::InCluster).await];
+    let (client, other) = (servers[0].client().await, servers[1].client().await);
+    let made = client.create().name(new_name()).send().await.unwrap();
+    let there = other.sandbox(&made.info.name);
+    let mut random = seeded();
+    let mut incarnations = BTreeSet::from([made.info.incarnation.clone()]);
+    for round in 0..CROSSINGS {
+        sh(&made.sandbox, &format!("echo {round} >> file")).await;
+        let resume = async {
+            until(async || there.get().await.unwrap().state() != v1::SandboxState::Ready).await;
+            // Somewhere in the middle: its processes end, then its pod does.
+            tokio::time::sleep(Duration::from_millis(random.random_range(0..400))).await;
+            there.resume().await
+        };
+        let (suspended, resumed) = tokio::join!(made.sandbox.suspend(Some(Duration::ZERO)), resume);
+        suspended.unwrap_or_else(|error| panic!("round {round}: {error:?}"));
+        let resumed = resumed.unwrap_or_else(|error| panic!("round {round}: {error:?}"));
+        assert_eq!(resumed.state(), v1::SandboxState::Ready, "round {round}: {resumed:?}");
+        assert!(incarnations.insert(resumed.incarnation), "round {round}");
+    }
+    let lines = sh(&made.sandbox, "wc -l < file").await;
+    assert_eq!(lines.trim().parse(), Ok(CROSSINGS), "nothing is lost");
     made.sandbox.delete().await.unwrap();
     space.close().await;
 }

@@ -1,4 +1,4 @@
-//! From a claim to a sandbox that takes calls: waiting for its pod, greeting what runs inside, writing down who it is.
+//! From a claim to a sandbox that takes calls: waiting for its pod until what runs inside can be greeted.
 //!
 //! The server that made the claim does it at once. Others wait a moment and then do it too, should that one be gone; and
 //! any does it for a pod that the cluster has replaced. All of it may be done twice.
@@ -7,35 +7,22 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use kube::api::{Patch, PatchParams};
 use sandgate_errors::Refusal;
-use sandgate_proto::{
-    runtime::v1::{ConfigureRequest, ConfiguredEnv, EnvVar, HelloRequest, HelloResponse},
-    v1::{ColdReason, ErrorReason},
-};
-use sandgate_provider::{
-    inside,
-    limits::{duration, millis, timestamp},
-};
-use serde_json::{Value, json};
+use sandgate_provider::limits::millis;
+use serde_json::json;
 use tokio::{task::JoinSet, time, time::Instant};
-use tonic::Status;
 
 use crate::{
-    api::{Claim, Version, bound, is_warm},
-    create::{PROVISIONAL, at_ms},
-    driver::Driver,
-    memo::{Ended, Kind, Memo, Mode, PoolMemo, Started},
-    reach::{PodStart, Reach},
-    seal,
-    shared::{NotChanged, Shared, failed, is_gone},
+    api::{Claim, Version, bound},
+    ending,
+    greet::NotGreeted,
+    lifecycle::{PROVISIONAL, at_ms, ends_ms, ends_with_its_pod},
+    memo::{Mode, PoolMemo},
+    shared::{Shared, failed, is_gone},
     trouble::{self, Outlook},
-    view::{Facts, now_ms, unix_ms},
+    view::{Facts, now_ms},
     world::{Entry, Key},
 };
 
-/// The newest protocol generation that we speak.
-const GENERATION: u32 = 1;
-/// How long what runs inside may take to answer.
-const ANSWER: Duration = Duration::from_secs(10);
 /// Between two looks at a sandbox that comes up: some troubles are told by time alone.
 const LOOK: Duration = Duration::from_secs(1);
 /// Nobody is given longer to end.
@@ -48,10 +35,6 @@ const MAKERS_TIME: Duration = Duration::from_secs(3);
 const TELL_AGAIN: Duration = Duration::from_secs(5);
 /// How long a pod may take to learn of the server's keys, once it runs.
 const KEYS_TIME: Duration = Duration::from_secs(90);
-/// What runs inside ends the sandbox at its deadline. The claim's own end comes after it, for when nothing runs.
-const AFTER_DEADLINE: u64 = 5_000;
-/// A runtime that has a deadline keeps one: this far away is never.
-const NEVER_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
 
 /// When a sandbox was asked for, and how far it has come.
 #[derive(Debug, Clone)]
@@ -78,15 +61,6 @@ enum Step {
     GiveUp(String),
 }
 
-/// Why a greeting failed.
-#[derive(Debug)]
-enum NotGreeted {
-    /// Nothing answers yet, or no longer.
-    Unreachable(String),
-    /// It never will.
-    Never(String),
-}
-
 // === impl Asked ===
 
 impl Asked {
@@ -100,6 +74,15 @@ impl Asked {
         }
     }
 
+    /// Whether whoever asked has made the claim.
+    pub(crate) fn is_maker(&self) -> bool {
+        self.posted.is_some()
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.at.elapsed()
+    }
+
     fn see(&mut self, claim: &Claim, facts: &Facts<'_>) {
         if bound(claim).is_some() {
             self.bound.get_or_insert_with(Instant::now);
@@ -110,7 +93,7 @@ impl Asked {
     }
 
     /// What the time was spent on, each step from the one before.
-    fn steps(&self) -> Vec<(String, u64)> {
+    pub(crate) fn steps(&self) -> Vec<(String, u64)> {
         let mut from = self.at;
         let mut steps = Vec::new();
         let named = [
@@ -139,8 +122,8 @@ impl Shared {
     /// Looks at every sandbox that something happened to, and sees to it that somebody brings it up.
     pub(crate) async fn look_after_all(self: Arc<Self>) {
         let mut closing = self.closing.subscribe();
-        let mut waits = JoinSet::new();
-        let mut waiting = HashSet::new();
+        let (mut waits, mut keeps) = (JoinSet::new(), JoinSet::new());
+        let (mut waiting, mut keeping) = (HashSet::new(), HashSet::new());
         loop {
             let key = tokio::select! {
                 _ = closing.wait_for(|closing| *closing) => return,
@@ -148,8 +131,20 @@ impl Shared {
                     waiting.remove(&key);
                     continue;
                 }
+                Some(Ok(key)) = keeps.join_next() => {
+                    keeping.remove(&key);
+                    continue;
+                }
                 key = self.world.attention() => key,
             };
+            let loses = self.world.look(&key, |facts, entry| {
+                loses_its_pod(facts, entry).then(|| entry.uid().to_owned())
+            });
+            if let Some(uid) = loses.flatten()
+                && keeping.insert(key.clone())
+            {
+                keeps.spawn(Arc::clone(&self).keep(key.clone(), uid));
+            }
             match self.world.look(&key, needs_somebody) {
                 None => {
                     self.links().remove(&key);
@@ -160,6 +155,22 @@ impl Shared {
                 Some(_) => {}
             }
         }
+    }
+
+    /// A pod that is deleted, as by a drain, has ended before it is gone, and the claim would go with it, files and all.
+    /// Told in time, the controller makes another pod.
+    async fn keep(self: Arc<Self>, key: Key, uid: String) -> Key {
+        let patch = json!({"metadata": {"uid": uid}, "spec": {"lifecycle": {"ttlSecondsAfterFinished": null}}});
+        let api = self.claims(&key.namespace);
+        match api
+            .patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+        {
+            Ok(kept) => self.world.put_claim(kept),
+            Err(error) if is_gone(&error) => {}
+            Err(error) => tracing::warn!(sandbox = %key, %error, "its claim may go with its pod"),
+        }
+        key
     }
 
     /// Leaves a sandbox to the server that made it for a moment, and brings it up then if that one does not.
@@ -306,90 +317,6 @@ impl Shared {
             tracing::warn!(sandbox = %key, %error, "its claim can't be deleted; it ends by itself");
         }
     }
-
-    /// Learns who runs inside, tells it what it must know, and writes it down for all servers.
-    async fn greet(self: &Arc<Self>, key: &Key, uid: &str, asked: Option<&Asked>) -> Result<(), NotGreeted> {
-        let gone = || NotGreeted::Unreachable("its pod is gone".to_owned());
-        let reach = self.reach(key).ok_or_else(gone)?;
-        let hello = hello(&reach).await.map_err(NotGreeted::of)?;
-        reach.know(&hello.incarnation);
-        let memo = self.world.look(key, |_, entry| entry.memo.clone()).ok_or_else(gone)?;
-        // What others need is told to them with each command, by each server.
-        if reach.keeps_limits() {
-            let env = self
-                .env(key, &memo)
-                .map_err(|refusal| NotGreeted::Never(refusal.message))?;
-            configure(&reach, &hello.incarnation, &memo, env)
-                .await
-                .map_err(NotGreeted::of)?;
-        }
-        let steps = asked.map(Asked::steps).unwrap_or_default();
-        let total_us = asked.map_or(0, |asked| micros(asked.at.elapsed()));
-        let pool = asked.and_then(|asked| asked.pool.clone());
-        let only_writer = asked.is_some_and(|asked| asked.posted.is_some());
-        let mut limits = (memo.deadline_ms, memo.idle_ms);
-        let revised = self.revise_as(only_writer, key, uid, |claim, memo| {
-            limits = (memo.deadline_ms, memo.idle_ms);
-            let is_done = |started: &Started| started.incarnation == hello.incarnation && reach.start.is_of(started);
-            let is_done = memo.started.as_ref().is_some_and(is_done);
-            if memo.mode == Mode::Suspended || (is_done && memo.mode == Mode::Running) {
-                return Ok(None);
-            }
-            if !is_done {
-                memo.last_end = self.last_end(key).or(memo.last_end.take());
-                let how = (steps.clone(), total_us, pool.clone());
-                memo.started = Some(started(claim, memo, &hello, &reach.start, how));
-            }
-            memo.mode = Mode::Running;
-            Ok(Some(json!({"spec": {"lifecycle": lifecycle(memo)}})))
-        });
-        let revised = revised.await;
-        // They were changed meanwhile, by whoever could not tell what was not greeted yet.
-        if limits != (memo.deadline_ms, memo.idle_ms) && reach.keeps_limits() {
-            let told = inside::set_limits(&reach.link, limits.0, limits.1, now_ms()).await;
-            told.map_err(NotGreeted::of)?;
-        }
-        match revised {
-            Ok(()) => {
-                tracing::info!(sandbox = %key, incarnation = hello.incarnation, took = ?Duration::from_micros(total_us), "ready");
-                Ok(())
-            }
-            Err(NotChanged::Gone) => Err(gone()),
-            Err(NotChanged::Refused(refusal)) => Err(NotGreeted::Unreachable(refusal.message)),
-        }
-    }
-
-    /// How the incarnation before ended, as this server saw it.
-    fn last_end(&self, key: &Key) -> Option<Ended> {
-        let sandbox = self.table().get(&key.name)?;
-        let end = sandbox.last_end.as_ref()?;
-        let at = end.ended_at.map_or(0, |at| {
-            at.seconds.unsigned_abs() * 1000 + u64::from(at.nanos.unsigned_abs()) / 1_000_000
-        });
-        Some(Ended {
-            incarnation: end.incarnation.clone(),
-            cause: end.cause,
-            message: end.message.clone(),
-            at_ms: at,
-        })
-    }
-
-    /// The environment that was given to a sandbox, unless its pod has it.
-    pub(crate) fn env_of(&self, key: &Key) -> Result<Vec<EnvVar>, Refusal> {
-        let memo = self.world.look(key, |_, entry| entry.memo.clone());
-        memo.map_or(Ok(Vec::new()), |memo| self.env(key, &memo))
-    }
-
-    fn env(&self, key: &Key, memo: &Memo) -> Result<Vec<EnvVar>, Refusal> {
-        let Some(sealed) = &memo.env else {
-            return Ok(Vec::new());
-        };
-        let Some(signer) = &self.signer else {
-            let message = "its environment can't be opened: the server has no keys";
-            return Err(Refusal::new(ErrorReason::SandboxFailed, message));
-        };
-        seal::open(sealed, &Self::place(key), signer.keyring().secrets())
-    }
 }
 
 /// Whether a sandbox should be brought up or put to sleep, by whomever.
@@ -400,13 +327,22 @@ fn needs_somebody(facts: &Facts<'_>, entry: &Entry) -> bool {
         Mode::Waking => true,
         Mode::Suspended => !facts.is_asleep(),
     };
-    facts.wants_greeting() || (stays && under_way)
+    facts.wants_greeting() || (stays && (under_way || entry.has_unwritten_start()))
+}
+
+/// Whether its pod is being deleted, and nothing else is.
+fn loses_its_pod(facts: &Facts<'_>, entry: &Entry) -> bool {
+    entry.claim.metadata.deletion_timestamp.is_none()
+        && entry.memo.mode == Mode::Running
+        && ends_with_its_pod(&entry.claim)
+        && facts.pod.is_some_and(ending::is_deleted)
 }
 
 fn next_step(facts: &Facts<'_>, entry: &Entry, uid: &str, is_maker: bool) -> Step {
     let (claim, memo) = (&entry.claim, &entry.memo);
     let leaves = claim.metadata.deletion_timestamp.is_some();
-    if entry.uid() != uid || leaves || (facts.is_greeted() && memo.mode == Mode::Running) {
+    let is_up = facts.is_greeted() && memo.mode == Mode::Running;
+    if entry.uid() != uid || leaves || (is_up && !entry.has_unwritten_start()) {
         return Step::Over;
     }
     let sandbox = bound(claim).map(str::to_owned);
@@ -424,10 +360,12 @@ fn next_step(facts: &Facts<'_>, entry: &Entry, uid: &str, is_maker: bool) -> Ste
             (Some(sandbox), Some(pod)) if facts.was_told_to_end(pod) && !facts.is_asleep() => Step::Sleep(sandbox),
             (Some(sandbox), None) if facts.is_asleep() => Step::Wake(sandbox),
             _ if facts.wants_greeting() => Step::Greet,
+            // Somebody else had put it to sleep, and thought better of it.
+            (_, Some(pod)) if facts.is_greeted() && !facts.is_asleep() && !ending::is_over(pod) => Step::Greet,
             _ => Step::Wait,
         };
     }
-    if facts.wants_greeting() {
+    if is_up || facts.wants_greeting() {
         return Step::Greet;
     }
     if memo.started.is_some() {
@@ -436,138 +374,10 @@ fn next_step(facts: &Facts<'_>, entry: &Entry, uid: &str, is_maker: bool) -> Ste
     if let Outlook::Never(why) = facts.outlook() {
         return Step::GiveUp(why);
     }
-    let ends = claim
-        .spec
-        .lifecycle
-        .as_ref()
-        .and_then(|lifecycle| lifecycle.shutdown_time.as_ref());
-    let left = ends.map_or(u64::MAX, |ends| unix_ms(ends).saturating_sub(now_ms()));
+    let left = ends_ms(claim).map_or(u64::MAX, |ends| ends.saturating_sub(now_ms()));
     let is_overdue = memo.deadline_ms.is_some_and(|deadline| deadline <= now_ms());
     match is_maker && !is_overdue && left < millis(PROVISIONAL) / 3 {
         true => Step::Extend,
         false => Step::Wait,
-    }
-}
-
-/// When a claim ends that is ready.
-pub(crate) fn lifecycle(memo: &Memo) -> Value {
-    let end = match memo.driver {
-        Driver::Runtime => memo.deadline_ms.map(|deadline| deadline.saturating_add(AFTER_DEADLINE)),
-        // Nothing inside knows of an end: what the idle limit leaves is a lease, which calls renew. One that sleeps is
-        // not idle.
-        _ => {
-            let runs = memo.mode == Mode::Running;
-            let lease = memo.idle_ms.filter(|_| runs).map(|idle| now_ms().saturating_add(idle));
-            [lease, memo.deadline_ms].into_iter().flatten().min()
-        }
-    };
-    let asleep = memo.mode != Mode::Running;
-    json!({
-        "shutdownTime": end.map(at_ms),
-        // What ends while it is put to sleep must not take the claim with it.
-        "ttlSecondsAfterFinished": if asleep { Value::Null } else { json!(0) },
-        "shutdownPolicy": "Delete",
-    })
-}
-
-fn started(
-    claim: &Claim,
-    memo: &Memo,
-    hello: &HelloResponse,
-    start: &PodStart,
-    (steps, total_us, pool): (Vec<(String, u64)>, u64, Option<PoolMemo>),
-) -> Started {
-    let (kind, cold_reason, message) = if memo.mode == Mode::Waking {
-        (
-            Kind::Resumed,
-            ColdReason::Unspecified,
-            "started again from its kept volumes",
-        )
-    } else if memo.started.is_some() {
-        (
-            Kind::Replaced,
-            ColdReason::Unspecified,
-            "the cluster replaced its pod; files outside of volumes are gone",
-        )
-    } else if is_warm(claim) {
-        (Kind::Warm, ColdReason::Unspecified, "")
-    } else {
-        let (reason, message) = cold(memo, pool.as_ref());
-        (Kind::Cold, reason, message)
-    };
-    Started {
-        incarnation: hello.incarnation.clone(),
-        pod_uid: start.uid.clone(),
-        restarts: start.restarts,
-        version: hello.version.clone(),
-        capabilities: hello.capabilities.clone(),
-        kind,
-        cold_reason: cold_reason.into(),
-        message: message.to_owned(),
-        total_us,
-        steps,
-        pool: pool.or_else(|| memo.pool_found.clone()),
-    }
-}
-
-/// Why nothing that was waiting was used.
-fn cold(memo: &Memo, pool: Option<&PoolMemo>) -> (ColdReason, &'static str) {
-    let pool = pool.or(memo.pool_found.as_ref());
-    if !memo.volumes.is_empty() {
-        (
-            ColdReason::Volume,
-            "volumes are made for this sandbox alone; leave them out to start warm",
-        )
-    } else if memo.env_in_claim {
-        (
-            ColdReason::Env,
-            "what runs in this template can't be given an environment once it runs; leave env out to start warm",
-        )
-    } else if pool.is_none_or(|pool| pool.wanted == 0) {
-        (
-            ColdReason::NoPool,
-            "no SandboxWarmPool of the template has replicas; make one to start warm",
-        )
-    } else {
-        (
-            ColdReason::PoolEmpty,
-            "no sandbox of the pool was ready; give it more replicas to start warm",
-        )
-    }
-}
-
-async fn hello(reach: &Reach) -> Result<HelloResponse, Status> {
-    let mut client = reach.link.client();
-    let asked = client.hello(HelloRequest { generation: GENERATION });
-    Ok(answer(asked).await?.into_inner())
-}
-
-async fn configure(reach: &Reach, incarnation: &str, memo: &Memo, vars: Vec<EnvVar>) -> Result<(), Status> {
-    let request = ConfigureRequest {
-        expected_incarnation: incarnation.to_owned(),
-        deadline: Some(timestamp(memo.deadline_ms.unwrap_or(now_ms() + NEVER_MS))),
-        idle_limit: Some(duration(Duration::from_millis(memo.idle_ms.unwrap_or(0)))),
-        env: Some(ConfiguredEnv { vars }),
-    };
-    let mut client = reach.link.client();
-    answer(client.configure(request)).await.map(drop)
-}
-
-async fn answer<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
-    let late = |_| Status::unavailable("it does not answer");
-    time::timeout(ANSWER, call).await.map_err(late)?
-}
-
-// === impl NotGreeted ===
-
-impl NotGreeted {
-    fn of(status: Status) -> Self {
-        match Refusal::from_status(&status).map(|refusal| refusal.reason) {
-            Some(ErrorReason::Unauthenticated) => Self::Never(format!(
-                "what runs inside does not accept the server's tokens ({}): is its JWKS that of the server's keys, and its audience right?",
-                status.message()
-            )),
-            _ => Self::Unreachable(status.to_string()),
-        }
     }
 }

@@ -4,52 +4,35 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::{
     api::core::v1::{PersistentVolumeClaimSpec, VolumeResourceRequirements},
-    apimachinery::pkg::{
-        api::resource::Quantity,
-        apis::meta::v1::{ObjectMeta, OwnerReference, Time},
-    },
-    jiff::Timestamp,
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
-use kube::{Api, Resource as _, api::PostParams, core::Object};
+use kube::{api::PostParams, core::Object};
 use sandgate_errors::Refusal;
 use sandgate_proto::{
     runtime::v1::EnvVar,
     v1::{self as pb, ErrorReason, SandboxState},
 };
-use sandgate_provider::{Begun, NewSandbox};
+use sandgate_provider::{Begun, NewSandbox, limits::millis};
 use tokio::time::Instant;
 
 use crate::{
-    api::{Claim, ClaimEnv, ClaimSpec, Lifecycle, Named, Pool, PoolSpec, Template, Version, VolumeClaimTemplate},
+    api::{Claim, ClaimEnv, ClaimSpec, Lifecycle, Named, Pool, Version, VolumeClaimTemplate},
     birth::Asked,
-    driver::Driver,
     lease,
-    memo::{MANAGED_BY, MANAGER, Memo, Mode, PoolMemo, VolumeMemo},
-    notes::Notes,
+    lifecycle::{PROVISIONAL, at_ms},
+    memo::{MANAGED_BY, MANAGER, MEMO, Memo, Mode, VolumeMemo},
+    origin::{Origin, name_of, pool_memo},
     seal,
-    shared::{Shared, failed, is_conflict, stopping},
+    shared::{RETRY_AFTER, Shared, failed, is_conflict, stopping},
     view::now_ms,
-    world::Key,
+    world::{Key, template_name},
 };
 
-/// How long a claim lives of which nobody has seen that it is ready. Its maker extends it while it waits.
-pub(crate) const PROVISIONAL: Duration = Duration::from_secs(120);
 /// How long to wait for one that is being removed.
 const REMOVAL: Duration = Duration::from_secs(60);
 const ATTEMPTS: usize = 8;
 /// How long the watch may take to show what the API server has already.
 const NEWS: Duration = Duration::from_secs(10);
-const POOL_NEWS: Duration = Duration::from_millis(20);
-
-/// What to make a sandbox from.
-#[derive(Debug)]
-struct Origin {
-    namespace: String,
-    template: Arc<Template>,
-    notes: Notes,
-    /// v1beta1 claims can't do without one.
-    pool: Option<Arc<Pool>>,
-}
 
 // === impl Shared ===
 
@@ -72,11 +55,13 @@ impl Shared {
             }
         }
         let message = format!("sandbox {} is made and removed by others again and again", wanted.name);
-        Err(Refusal::new(ErrorReason::SandboxUnreachable, message).with_retry_after(super::shared::RETRY_AFTER))
+        Err(Refusal::new(ErrorReason::SandboxUnreachable, message).with_retry_after(RETRY_AFTER))
     }
 
     /// Takes the sandbox that has the name, if it is the one that is wanted. `None`: it is gone by now.
     async fn find(self: &Arc<Self>, key: &Key, wanted: &NewSandbox, asked: Asked) -> Result<Option<Begun>, Refusal> {
+        // Another server may have removed it a moment ago.
+        self.reread(key).await?;
         let found = self.world.look(key, |facts, entry| {
             let leaves =
                 entry.claim.metadata.deletion_timestamp.is_some() || facts.view().state() == SandboxState::Deleting;
@@ -92,9 +77,7 @@ impl Shared {
                 .await;
             if !gone {
                 let message = format!("an earlier sandbox {} is still being removed", wanted.name);
-                return Err(
-                    Refusal::new(ErrorReason::SandboxUnreachable, message).with_retry_after(super::shared::RETRY_AFTER)
-                );
+                return Err(Refusal::new(ErrorReason::SandboxUnreachable, message).with_retry_after(RETRY_AFTER));
             }
             return Ok(None);
         }
@@ -235,7 +218,7 @@ impl Shared {
         let mut claim = Object::new(wanted.name.as_str(), &self.resources.claims, ClaimSpec::default());
         claim.metadata.namespace = Some(key.namespace.clone());
         claim.metadata.labels = Some(labels);
-        claim.metadata.annotations = Some([(crate::memo::MEMO.to_owned(), memo.to_json())].into());
+        claim.metadata.annotations = Some([(MEMO.to_owned(), memo.to_json())].into());
         let named = |meta: &ObjectMeta| Named { name: name_of(meta) };
         match self.resources.version {
             Version::V1beta1 => claim.spec.warm_pool_ref = pool.map(|pool| named(&pool.metadata)),
@@ -249,7 +232,7 @@ impl Shared {
             }
         }
         claim.spec.lifecycle = Some(Lifecycle {
-            shutdown_time: Some(at_ms(now + sandgate_provider::limits::millis(PROVISIONAL))),
+            shutdown_time: Some(at_ms(now + millis(PROVISIONAL))),
             ttl_seconds_after_finished: None,
             shutdown_policy: Some("Delete".to_owned()),
         });
@@ -263,226 +246,13 @@ impl Shared {
         }
         Ok(claim)
     }
-
-    /// The template or the pool that is wanted, and the other of them.
-    fn origin(&self, wanted: &NewSandbox) -> Result<Origin, Refusal> {
-        let known = self.world.known();
-        let pool = match wanted.warm_pool.as_str() {
-            "" => None,
-            name => {
-                let found = self.search(name, |key| known.pools.get(key).cloned());
-                Some(found.ok_or_else(|| {
-                    let names: Vec<_> = known.pools.keys().map(ToString::to_string).collect();
-                    Refusal::invalid(
-                        "warm_pool",
-                        format!("there is no pool {name:?}; there are: {}", names.join(", ")),
-                    )
-                })?)
-            }
-        };
-        let name = match (&pool, wanted.template.as_str()) {
-            (Some(pool), "") => format!(
-                "{}/{}",
-                Key::of(&pool.metadata).namespace,
-                pool.spec.sandbox_template_ref.name
-            ),
-            (None, "") => self.settings.default_template.clone(),
-            (_, name) => name.to_owned(),
-        };
-        if name.is_empty() {
-            let message = "must be given, or warm_pool: this server has no default_template";
-            return Err(Refusal::invalid("template", message));
-        }
-        let template = self
-            .search(&name, |key| known.templates.get(key).cloned())
-            .ok_or_else(|| {
-                let names: Vec<_> = known.templates.keys().map(ToString::to_string).collect();
-                let message = format!("there is no SandboxTemplate {name:?}; there are: {}", names.join(", "));
-                Refusal::new(ErrorReason::TemplateNotFound, message)
-            })?;
-        if let Some(pool) = &pool
-            && (Key::of(&pool.metadata).namespace, &pool.spec.sandbox_template_ref.name)
-                != (Key::of(&template.metadata).namespace, &name_of(&template.metadata))
-        {
-            let message = format!(
-                "pool {} is of template {}",
-                name_of(&pool.metadata),
-                pool.spec.sandbox_template_ref.name
-            );
-            return Err(Refusal::invalid("warm_pool", message));
-        }
-        let notes = Notes::read(&template).map_err(|problem| {
-            let message = format!("SandboxTemplate {}: {problem}", Key::of(&template.metadata));
-            Refusal::new(ErrorReason::SandboxFailed, message)
-        })?;
-        if notes.driver == Driver::Runtime && self.signer.is_none() {
-            let message =
-                "this server has no keys, without which it can't speak to sandgate-runtime: set kubernetes.keys_dir";
-            return Err(Refusal::new(ErrorReason::SandboxFailed, message));
-        }
-        let mode = self.wanted_mode(wanted.connection_mode, notes.connection);
-        self.modes.check(mode, notes.driver)?;
-        let namespace = Key::of(&template.metadata).namespace;
-        let pool = pool.or_else(|| best_pool(&known.pools, &Key::of(&template.metadata)));
-        Ok(Origin {
-            namespace,
-            template,
-            notes,
-            pool,
-        })
-    }
-
-    /// What `name`, with or without a namespace before it, stands for.
-    fn search<T>(&self, name: &str, get: impl Fn(&Key) -> Option<T>) -> Option<T> {
-        match name.split_once('/') {
-            Some((namespace, name)) => get(&Key::new(namespace, name)),
-            None => self
-                .settings
-                .namespaces
-                .iter()
-                .find_map(|namespace| get(&Key::new(namespace, name))),
-        }
-    }
-
-    /// The pool to claim from. Where a template has none and claims need one, an empty one is made, always of the same
-    /// name, which goes with the template.
-    async fn pool(&self, origin: &Origin) -> Result<Option<Arc<Pool>>, Refusal> {
-        if origin.pool.is_some() || self.resources.version == Version::V1alpha1 {
-            return Ok(origin.pool.clone());
-        }
-        let template = name_of(&origin.template.metadata);
-        if !self.settings.make_pools {
-            let message = format!(
-                "template {template} has no SandboxWarmPool, which claims need, and the server may make none: make one with replicas: 0, or set kubernetes.make_pools"
-            );
-            return Err(Refusal::new(ErrorReason::SandboxFailed, message));
-        }
-        let name = empty_pool_name(&template);
-        let _only_one = self.pool_maker.lock().await;
-        let key = Key::new(&origin.namespace, &name);
-        if let Some(made) = self.known_pool(&key) {
-            return is_of(made, &template).map(Some);
-        }
-        let mut pool: Pool = Object::new(
-            &name,
-            &self.resources.pools,
-            PoolSpec {
-                replicas: Some(0),
-                sandbox_template_ref: Named { name: template.clone() },
-            },
-        );
-        pool.metadata.namespace = Some(origin.namespace.clone());
-        pool.metadata.labels = Some([(MANAGED_BY.to_owned(), MANAGER.to_owned())].into());
-        pool.metadata.owner_references = origin
-            .template
-            .controller_owner_ref(&self.resources.templates)
-            .map(|owner| {
-                vec![OwnerReference {
-                    controller: None,
-                    block_owner_deletion: None,
-                    ..owner
-                }]
-            });
-        let api: Api<Pool> = Api::namespaced_with(self.client.clone(), &origin.namespace, &self.resources.pools);
-        match api.create(&PostParams::default(), &pool).await {
-            Ok(made) => {
-                let made = Arc::new(made);
-                self.world
-                    .known()
-                    .pools
-                    .insert(Key::of(&made.metadata), Arc::clone(&made));
-                Ok(Some(made))
-            }
-            // Another server made it, of which the watch will tell.
-            Err(error) if is_conflict(&error) => {
-                let until = Instant::now() + NEWS;
-                loop {
-                    if let Some(made) = self.known_pool(&key) {
-                        return is_of(made, &template).map(Some);
-                    }
-                    if Instant::now() >= until {
-                        return Err(failed("a pool for the template can't be found", &error));
-                    }
-                    tokio::time::sleep(POOL_NEWS).await;
-                }
-            }
-            Err(error) => Err(failed("a pool for the template can't be made", &error)),
-        }
-    }
-
-    fn known_pool(&self, key: &Key) -> Option<Arc<Pool>> {
-        self.world.known().pools.get(key).cloned()
-    }
-}
-
-/// Somebody may have made a pool of that name for something else.
-fn is_of(pool: Arc<Pool>, template: &str) -> Result<Arc<Pool>, Refusal> {
-    let theirs = &pool.spec.sandbox_template_ref.name;
-    if theirs == template {
-        return Ok(pool);
-    }
-    let message = format!(
-        "SandboxWarmPool {} is of template {theirs}; the server wants that name for template {template}: make a pool for it, or rename that one",
-        name_of(&pool.metadata)
-    );
-    Err(Refusal::new(ErrorReason::SandboxFailed, message))
-}
-
-/// The pool that is most likely to have one ready.
-fn best_pool(pools: &BTreeMap<Key, Arc<Pool>>, template: &Key) -> Option<Arc<Pool>> {
-    let of_template = pools.iter().filter(|(key, pool)| {
-        key.namespace == template.namespace && pool.spec.sandbox_template_ref.name == template.name
-    });
-    let rank = |pool: &Pool| {
-        let ready = pool.status.as_ref().map_or(0, |status| status.ready_replicas);
-        (ready, pool.spec.replicas.unwrap_or(0))
-    };
-    of_template
-        .max_by(|(a_key, a), (b_key, b)| rank(a).cmp(&rank(b)).then_with(|| b_key.cmp(a_key)))
-        .map(|(_, pool)| Arc::clone(pool))
-}
-
-pub(crate) fn pool_memo(pool: &Pool) -> PoolMemo {
-    let count = |number: i32| u32::try_from(number).unwrap_or(0);
-    PoolMemo {
-        name: name_of(&pool.metadata),
-        ready: count(pool.status.as_ref().map_or(0, |status| status.ready_replicas)),
-        // The API server writes 1 where nothing is written.
-        wanted: count(pool.spec.replicas.unwrap_or(1)),
-    }
-}
-
-/// Names of pools have at most 63 characters, and room for the suffix of their sandboxes.
-fn empty_pool_name(template: &str) -> String {
-    const LONGEST: usize = 48;
-    if template.len() <= LONGEST {
-        return format!("sandgate-{template}");
-    }
-    use sha2::{Digest as _, Sha256};
-    let hash = Sha256::digest(template);
-    let start = template.get(..LONGEST - 9).unwrap_or_default();
-    format!(
-        "sandgate-{start}-{:02x}{:02x}{:02x}{:02x}",
-        hash[0], hash[1], hash[2], hash[3]
-    )
 }
 
 /// Whether a name that a caller gave, with or without its namespace, means that object of a claim's namespace.
 fn is_named(given: &str, key: &Key, name: &str) -> bool {
-    let plain = |text: &str| crate::world::template_name(text).to_owned();
+    let plain = |text: &str| template_name(text).to_owned();
     let namespace = given.split_once('/').map(|(namespace, _)| namespace);
     namespace.is_none_or(|namespace| namespace == key.namespace) && plain(given) == plain(name)
-}
-
-pub(crate) fn name_of(meta: &ObjectMeta) -> String {
-    meta.name.clone().unwrap_or_default()
-}
-
-/// A time for Kubernetes, which has whole seconds: not before `ms`.
-pub(crate) fn at_ms(ms: u64) -> Time {
-    let seconds = i64::try_from(ms.div_ceil(1000)).unwrap_or(i64::MAX);
-    // The last second of the year 9999.
-    Time(Timestamp::from_second(seconds.min(253_402_207_200)).unwrap_or(Timestamp::MAX))
 }
 
 fn env_var(variable: &pb::EnvVar) -> EnvVar {
@@ -527,57 +297,18 @@ fn volume_claim(volume: &pb::Volume) -> VolumeClaimTemplate {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::jiff::Timestamp;
+    use sandgate_proto::v1::ConnectionMode;
     use serde_json::json;
 
     use super::*;
     use crate::testing::{claim, provider, refusal};
-    use sandgate_proto::v1::ConnectionMode;
-
-    fn pool(name: &str, template: &str, ready: i32) -> (Key, Arc<Pool>) {
-        let pool: Pool = serde_json::from_value(json!({
-            "metadata": {"name": name, "namespace": "ns"},
-            "spec": {"replicas": 2, "sandboxTemplateRef": {"name": template}},
-            "status": {"readyReplicas": ready},
-        }))
-        .unwrap();
-        (Key::of(&pool.metadata), Arc::new(pool))
-    }
-
-    #[test]
-    fn the_pool_with_most_ready_is_taken_and_of_equals_always_the_same() {
-        let pools: BTreeMap<_, _> = [
-            pool("b", "t", 1),
-            pool("a", "t", 1),
-            pool("c", "t", 0),
-            pool("d", "u", 9),
-        ]
-        .into();
-        let best = |pools: &BTreeMap<_, _>| best_pool(pools, &Key::new("ns", "t")).map(|pool| name_of(&pool.metadata));
-        assert_eq!(best(&pools).as_deref(), Some("a"));
-        assert_eq!(best_pool(&pools, &Key::new("other", "t")).map(|_| ()), None);
-    }
-
-    #[test]
-    fn an_empty_pool_has_a_name_that_kubernetes_takes() {
-        assert_eq!(empty_pool_name("python"), "sandgate-python");
-        let (one, other) = (
-            empty_pool_name(&"a".repeat(63)),
-            empty_pool_name(&format!("{}b", "a".repeat(62))),
-        );
-        assert!(one.len() <= 58 && one != other, "{one} {other}");
-    }
 
     #[test]
     fn a_template_may_be_named_with_its_namespace() {
         let key = Key::new("ns", "mine");
         assert!(is_named("t", &key, "t") && is_named("ns/t", &key, "t"));
         assert!(!is_named("other/t", &key, "t") && !is_named("u", &key, "t"));
-    }
-
-    #[test]
-    fn a_deadline_is_never_early() {
-        assert_eq!(at_ms(1_700_000_000_001).0.as_second(), 1_700_000_001);
-        assert!(at_ms(u64::MAX).0 <= Timestamp::MAX);
     }
 
     fn wanted(name: &str) -> NewSandbox {

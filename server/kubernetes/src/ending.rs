@@ -25,7 +25,12 @@ pub(crate) fn restarts(pod: &Pod, container: Option<&str>) -> i32 {
 
 /// Whether nothing runs in it any more, or soon will not.
 pub(crate) fn is_over(pod: &Pod) -> bool {
-    pod.metadata.deletion_timestamp.is_some() || is_finished(pod)
+    is_deleted(pod) || is_finished(pod)
+}
+
+/// Whether somebody has told it to go.
+pub(crate) fn is_deleted(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
 }
 
 /// Whether all its containers have ended for good.
@@ -54,7 +59,7 @@ pub(crate) fn of_pod(pod: &Pod, container: Option<&str>) -> End {
     if let Some(end) = disruption(pod) {
         return end;
     }
-    if pod.metadata.deletion_timestamp.is_some() {
+    if is_deleted(pod) {
         return of(EndCause::Deleted, "its pod was deleted");
     }
     match ended {

@@ -11,11 +11,12 @@ use serde_json::json;
 use tokio::time;
 
 use crate::{
-    create::at_ms,
+    api::Claim,
     driver::Driver,
+    lifecycle::{at_ms, ends_ms},
     memo::{Memo, Mode},
     shared::{NotChanged, Shared},
-    view::{now_ms, unix_ms},
+    view::now_ms,
     world::Key,
 };
 
@@ -40,6 +41,13 @@ pub(crate) fn check(driver: Driver, idle_ms: Option<u64>) -> Result<(), Refusal>
         }
         _ => Ok(()),
     }
+}
+
+/// Whether it is too late to put off the end of a sandbox that something outside of it keeps.
+pub(crate) fn is_too_late(claim: &Claim, memo: &Memo, now: u64) -> bool {
+    let left = ends_ms(claim).map(|ends| ends.saturating_sub(now));
+    let is_kept_outside = memo.driver != Driver::Runtime && memo.started.is_some();
+    is_kept_outside && left.is_some_and(|left| left <= millis(TOO_LATE))
 }
 
 /// Until when a lease should be, if it should be renewed now.
@@ -79,13 +87,7 @@ impl Shared {
 
     async fn keep_lease(&self, key: &Key) {
         let seen = self.world.look(key, |_, entry| {
-            let ends = entry
-                .claim
-                .spec
-                .lifecycle
-                .as_ref()
-                .and_then(|lifecycle| lifecycle.shutdown_time.as_ref());
-            (entry.uid().to_owned(), entry.memo.clone(), ends.map(unix_ms))
+            (entry.uid().to_owned(), entry.memo.clone(), ends_ms(&entry.claim))
         });
         let Some((uid, memo, ends)) = seen else {
             self.uses().remove(key);
@@ -97,19 +99,16 @@ impl Shared {
         let Some(use_) = self.uses().get(key).copied() else {
             return;
         };
-        let ends = ends.filter(|_| memo.mode == Mode::Running);
+        let runs = memo.started.is_some() && memo.mode == Mode::Running;
+        let ends = ends.filter(|_| runs);
         let Some(until) = ends.and_then(|ends| renewal(&memo, ends, use_.used_ms, use_.renewed_ms, now_ms())) else {
             return;
         };
-        let renewed = self.revise(key, &uid, |claim, _| {
-            let now = claim
-                .spec
-                .lifecycle
-                .as_ref()
-                .and_then(|lifecycle| lifecycle.shutdown_time.as_ref());
+        let renewed = self.revise(key, &uid, |claim, memo| {
             // Another server may have been quicker, with a later one.
-            let later = now.is_none_or(|now| unix_ms(now) < until);
-            Ok(later.then(|| json!({"spec": {"lifecycle": {"shutdownTime": at_ms(until)}}})))
+            let is_later = ends_ms(claim).is_none_or(|ends| ends < until);
+            let renews = is_later && !is_too_late(claim, memo, now_ms());
+            Ok(renews.then(|| json!({"spec": {"lifecycle": {"shutdownTime": at_ms(until)}}})))
         });
         match renewed.await {
             Ok(()) => self.uses().entry(key.clone()).or_default().renewed_ms = now_ms(),

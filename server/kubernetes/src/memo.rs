@@ -149,6 +149,15 @@ impl Memo {
         serde_json::to_string(self).unwrap_or_default()
     }
 
+    /// The same with its first start. `None`: it has one, or is not to run.
+    pub(crate) fn with_start(&self, started: Started) -> Option<Self> {
+        let is_first = self.started.is_none() && self.mode == Mode::Running;
+        is_first.then(|| Self {
+            started: Some(started),
+            ..self.clone()
+        })
+    }
+
     pub(crate) fn connection_mode(&self) -> ConnectionMode {
         ConnectionMode::try_from(self.connection).unwrap_or_default()
     }

@@ -11,13 +11,15 @@ use async_trait::async_trait;
 use http::{HeaderValue, header::USER_AGENT};
 use kube::{
     Client, Config,
+    client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig},
 };
 use sandgate_auth::{KeyError, Signer};
 use sandgate_errors::Refusal;
 use sandgate_proto::v1::{ErrorReason, Sandbox, SandboxState, Usage};
-use sandgate_provider::{Begun, Change, Link, Name, NewSandbox, Provider, Removed, Table, limits::timestamp};
+use sandgate_provider::{Begun, Change, Link, Name, NewSandbox, Provider, Removed, Selector, Table, limits::timestamp};
 use tokio::{sync::watch, task, time};
+use tower::timeout::TimeoutLayer;
 
 use crate::{
     api::{DiscoveryError, Resources, Version},
@@ -32,8 +34,9 @@ use crate::{
 
 /// Connections that nobody used for this long are let go.
 const REST: Duration = Duration::from_secs(60);
-/// How long a watch may be behind what was asked for.
-const NEWS: Duration = Duration::from_secs(2);
+/// How long the API server may take to begin an answer, all that is tried again at its request included. Streams that have
+/// begun may last.
+const ANSWER: Duration = Duration::from_secs(20);
 /// Between two looks for such.
 const LOOK: Duration = Duration::from_secs(20);
 
@@ -147,12 +150,12 @@ pub(crate) async fn client(settings: &Settings) -> Result<Client, OpenError> {
             .await
             .map_err(|error| OpenError::Kubeconfig(error.to_string()))?,
     };
-    // Watches are silent for minutes; they end by themselves.
-    config.read_timeout = None;
     // For those who read audit logs.
     let agent = HeaderValue::from_static(concat!("sandgate-server/", env!("CARGO_PKG_VERSION")));
     config.headers.push((USER_AGENT, agent));
-    Ok(Client::try_from(config)?)
+    Ok(ClientBuilder::try_from(config)?
+        .with_layer(&TimeoutLayer::new(ANSWER))
+        .build())
 }
 
 pub(crate) fn modes(settings: &Settings, client: &Client) -> Result<Modes, OpenError> {
@@ -226,18 +229,15 @@ impl Provider for Kubernetes {
     }
 
     async fn seek(&self, name: &Name) -> bool {
-        if self.shared.seek(name).await.is_none() {
+        let Some(key) = self.shared.seek(name).await else {
             return false;
-        }
-        // Its pod may not be known yet either.
-        let settled = |state| !matches!(state, SandboxState::Resuming);
-        let table = self.table();
-        let _ = table
-            .wait(NEWS, |now| {
-                now.get(name.as_str()).is_some_and(|now| settled(now.state()))
-            })
-            .await;
+        };
+        self.shared.settle(&[key]).await;
         true
+    }
+
+    async fn refresh(&self, selector: &Selector) -> Result<(), Refusal> {
+        self.shared.refresh(selector).await
     }
 
     async fn ready(&self, name: &Name, uid: &str) -> Result<Arc<Sandbox>, Refusal> {
@@ -341,4 +341,42 @@ fn is_leaving(name: &Name, sandbox: &Sandbox) -> Refusal {
 
 fn has_failed(sandbox: &Sandbox) -> Refusal {
     Refusal::new(ErrorReason::SandboxFailed, &sandbox.state_message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::json;
+    use tempfile::tempdir;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::{shared::failed, testing::settings};
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_hangs_is_not_waited_for_for_ever() {
+        // Connections come about, and nobody takes them.
+        let silent = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("kubeconfig");
+        let url = format!("http://{}", silent.local_addr().unwrap());
+        let kubeconfig = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": url}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "users": [{"name": "u", "user": {}}],
+            "current-context": "c",
+        });
+        fs::write(&path, kubeconfig.to_string()).unwrap();
+        let settings = Settings {
+            kubeconfig: Some(path),
+            ..settings()
+        };
+        let error = client(&settings).await.unwrap().list_api_groups().await.unwrap_err();
+        let told = failed("it can't be asked", &error);
+        assert_eq!(told.reason, ErrorReason::SandboxUnreachable);
+        assert!(told.message.contains("timed out"), "{told}");
+    }
 }

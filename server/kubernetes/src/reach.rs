@@ -86,7 +86,7 @@ impl Shared {
         let found = self.world.look(key, |facts, entry| {
             let pod = facts.pod?;
             let start = PodStart::of(pod, facts.container);
-            let started = entry.memo.started.as_ref().filter(|started| start.is_of(started));
+            let started = facts.memo.started.as_ref().filter(|started| start.is_of(started));
             let incarnation = started.map(|started| started.incarnation.clone());
             Some((start, incarnation, entry.uid().to_owned()))
         });

@@ -156,7 +156,7 @@ impl Shared {
                     return Ok(());
                 }
                 Err(error) if is_gone(&error) => return Err(NotChanged::Gone),
-                Err(error) if is_conflict(&error) => self.catch_up(key, uid, &claim).await?,
+                Err(error) if is_conflict(&error) => self.catch_up(key, &claim).await?,
                 Err(error) => return Err(NotChanged::Refused(failed("the claim can't be changed", &error))),
             }
         }
@@ -182,7 +182,7 @@ impl Shared {
     }
 
     /// Waits until the watch shows a later state of a claim than `seen`; asks for it if it takes long.
-    async fn catch_up(&self, key: &Key, uid: &str, seen: &Claim) -> Result<(), NotChanged> {
+    async fn catch_up(&self, key: &Key, seen: &Claim) -> Result<(), NotChanged> {
         let mut ticks = self.table().ticks();
         let version = |claim: &Claim| claim.metadata.resource_version.clone();
         let newer = |world: &World| {
@@ -194,14 +194,21 @@ impl Shared {
         // Not every change is one that callers could see, so there is not always a tick.
         while !newer(&self.world) {
             if tokio::time::Instant::now() >= until {
-                let now = self.claims(&key.namespace).get_opt(&key.name).await;
-                match now.map_err(|error| NotChanged::Refused(failed("the claim can't be read", &error)))? {
-                    Some(claim) if claim.metadata.uid.as_deref() == Some(uid) => self.world.put_claim(claim),
-                    _ => return Err(NotChanged::Gone),
-                }
-                return Ok(());
+                return self.reread(key).await.map_err(NotChanged::Refused);
             }
             self.news(&mut ticks, Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// Reads a claim anew, of which the watch may not have told yet.
+    pub(crate) async fn reread(&self, key: &Key) -> Result<(), Refusal> {
+        let known = self.world.look(key, |_, entry| entry.uid().to_owned());
+        let there = self.claims(&key.namespace).get_opt(&key.name).await;
+        let there = there.map_err(|error| failed("the claim can't be read", &error))?;
+        match there.filter(|claim| Memo::of(claim).is_some()) {
+            Some(claim) => self.world.put_claim(claim),
+            None => known.iter().for_each(|uid| self.world.drop_claim(key, Some(uid))),
         }
         Ok(())
     }

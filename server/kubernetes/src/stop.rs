@@ -12,8 +12,8 @@ use tokio::time::{self, Instant};
 
 use crate::{
     api::bound,
-    birth::lifecycle,
     ending,
+    lifecycle::lifecycle,
     memo::{Ended, Mode},
     reach::Reach,
     shared::{NotChanged, RETRY_AFTER, Shared, failed, is_conflict, is_gone, not_found},
@@ -172,6 +172,8 @@ impl Shared {
 
     pub(crate) async fn resume(self: &Arc<Self>, name: &Name) -> Result<Begun, Refusal> {
         let key = self.seek(name).await.ok_or_else(|| not_found(name))?;
+        // Another server may have removed it a moment ago. Where nobody can say, what is known is as good as anything.
+        let _ = time::timeout(LOOK, self.reread(&key)).await;
         let uid = self.world.look(&key, |_, entry| entry.uid().to_owned());
         let uid = uid.ok_or_else(|| not_found(name))?;
         self.resume_claim(&key, &uid).await?.ok_or_else(|| not_found(name))
@@ -276,7 +278,7 @@ impl Shared {
 impl Sight {
     fn see(facts: &Facts<'_>, entry: &Entry) -> Self {
         let sandbox = facts.view();
-        let started = entry.memo.started.as_ref().map(|started| started.incarnation.clone());
+        let started = facts.memo.started.as_ref().map(|started| started.incarnation.clone());
         Self {
             uid: entry.uid().to_owned(),
             incarnation: started.clone().filter(|_| facts.is_greeted()),
@@ -298,4 +300,68 @@ impl Sight {
 fn restarted(expected: &str) -> Refusal {
     let message = "the sandbox was restarted since; the one that runs now was left alone";
     Refusal::new(ErrorReason::SandboxRestarted, message).with("incarnation", expected)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+
+    use super::*;
+    use crate::{
+        memo::Memo,
+        testing::{Log, claim, claim_object, provider},
+    };
+
+    /// A provider with a claim `a`, whose pod lives or is dying.
+    fn with_a_pod(lives: bool) -> (Arc<Shared>, Log) {
+        let mut there = claim("a", "u", 5, &Memo::default());
+        there["status"] = json!({"sandbox": {"name": "a-pod"}});
+        let answer = there.clone();
+        let (shared, log) = provider(move |_| (200, answer.clone()));
+        shared.world.put_claim(claim_object(&there));
+        let mut pod = json!({"metadata": {"name": "a-pod", "namespace": "ns", "uid": "p"}});
+        if !lives {
+            pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        shared.world.put_pod(serde_json::from_value::<Pod>(pod).unwrap());
+        (shared, log)
+    }
+
+    fn patches(log: &Log) -> Vec<(String, Value)> {
+        let asked = log.lock().unwrap();
+        let patches = asked.iter().filter(|asked| asked.method == "PATCH");
+        patches.map(|asked| (asked.path.clone(), asked.body.clone())).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_rose_again_does_not_keep_a_sandbox_from_going() {
+        let (shared, log) = with_a_pod(true);
+        let name = Name::parse("name", "a").unwrap();
+        let cluster = async {
+            while patches(&log).is_empty() {
+                time::sleep(LOOK).await;
+            }
+            shared.world.drop_claim(&Key::new("ns", "a"), Some("u"));
+        };
+        let (removed, ()) = tokio::join!(shared.delete(&name, None, None), cluster);
+        assert!(removed.unwrap().existed);
+        let [(path, patch)] = patches(&log).try_into().unwrap();
+        assert!(path.ends_with("/sandboxes/a-pod"), "{path}");
+        // Only what waits for nothing but its pod.
+        assert_eq!(patch[0]["value"], json!(["foregroundDeletion"]));
+        assert_eq!((&patch[0]["op"], &patch[1]["op"]), (&json!("test"), &json!("remove")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_takes_its_time_to_end_is_waited_for() {
+        let (shared, log) = with_a_pod(false);
+        let name = Name::parse("name", "a").unwrap();
+        let cluster = async {
+            time::sleep(3 * TOLD).await;
+            shared.world.drop_claim(&Key::new("ns", "a"), Some("u"));
+        };
+        let (removed, ()) = tokio::join!(shared.delete(&name, None, None), cluster);
+        assert!(removed.unwrap().existed);
+        assert_eq!(patches(&log), []);
+    }
 }

@@ -31,6 +31,7 @@ use crate::{
 pub(crate) struct Asked {
     pub(crate) method: String,
     pub(crate) path: String,
+    pub(crate) query: String,
     pub(crate) body: Value,
 }
 
@@ -49,6 +50,7 @@ pub(crate) fn provider(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + '
             let asked = Asked {
                 method: head.method.to_string(),
                 path: head.uri.path().to_owned(),
+                query: head.uri.query().unwrap_or_default().to_owned(),
                 body: serde_json::from_slice(&body).unwrap_or_default(),
             };
             log.lock().unwrap().push(asked.clone());
@@ -62,23 +64,7 @@ pub(crate) fn provider(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + '
     let client = Client::new(service, "ns");
     let keys = tempfile::tempdir().unwrap();
     std::fs::write(keys.path().join("a.pem"), NewKey::generate().unwrap().pem).unwrap();
-    let settings = Settings {
-        kubeconfig: None,
-        context: None,
-        namespaces: vec!["ns".to_owned()],
-        default_template: "plain".to_owned(),
-        make_pools: true,
-        trust_domain: "test".to_owned(),
-        keys_dir: None,
-        connection: Default::default(),
-        in_cluster: Some(false),
-        gateway: None,
-        direct: None,
-        image_grace: Duration::from_secs(60),
-        spans: Spans::default(),
-        default_ttl: Some(Duration::from_secs(3600)),
-        identity: "test".to_owned(),
-    };
+    let settings = settings();
     let world = World::new(Arc::new(Table::new("e")), vec!["ns".to_owned()], settings.image_grace);
     let template: Template = serde_json::from_value(json!({
         "metadata": {"name": "plain", "namespace": "ns", "uid": "t"}, "spec": {},
@@ -109,6 +95,27 @@ pub(crate) fn provider(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + '
         closing: watch::Sender::new(false),
     };
     (Arc::new(shared), log)
+}
+
+/// What a provider works with that has one namespace, `ns`.
+pub(crate) fn settings() -> Settings {
+    Settings {
+        kubeconfig: None,
+        context: None,
+        namespaces: vec!["ns".to_owned()],
+        default_template: "plain".to_owned(),
+        make_pools: true,
+        trust_domain: "test".to_owned(),
+        keys_dir: None,
+        connection: Default::default(),
+        in_cluster: Some(false),
+        gateway: None,
+        direct: None,
+        image_grace: Duration::from_secs(60),
+        spans: Spans::default(),
+        default_ttl: Some(Duration::from_secs(3600)),
+        identity: "test".to_owned(),
+    }
 }
 
 /// A claim of ours as the API server has it.

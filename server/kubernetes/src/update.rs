@@ -8,9 +8,10 @@ use sandgate_provider::{Change, Name, inside};
 use serde_json::{Value, json};
 
 use crate::{
-    birth::lifecycle,
+    api::Claim,
     lease,
-    memo::{MANAGED_BY, MANAGER, callers_labels},
+    lifecycle::{end_ms, ends_ms, lifecycle},
+    memo::{MANAGED_BY, MANAGER, Memo, callers_labels},
     notes::Notes,
     reach::Reach,
     shared::{RETRY_AFTER, Shared, not_found},
@@ -52,7 +53,9 @@ impl Shared {
                 all.insert(MANAGED_BY.to_owned(), json!(MANAGER));
                 patch["metadata"]["labels"] = Value::Object(all);
             }
-            if memo.started.is_some() {
+            // What changes neither is no use of it, and renews no lease.
+            if memo.started.is_some() && (change.end.is_some() || change.idle_limit.is_some()) {
+                check_in_time(claim, memo)?;
                 patch["spec"]["lifecycle"] = lifecycle(memo);
             }
             Ok(Some(patch))
@@ -96,5 +99,56 @@ impl Shared {
                 );
                 Refusal::new(ErrorReason::SandboxUnreachable, message).with_retry_after(RETRY_AFTER)
             })
+    }
+}
+
+/// Refuses to put off an end that is too near: the controller might remove the claim all the same.
+fn check_in_time(claim: &Claim, memo: &Memo) -> Result<(), Refusal> {
+    let is_later = match (end_ms(memo), ends_ms(claim)) {
+        (Some(wanted), Some(ends)) => wanted > ends,
+        (None, ends) => ends.is_some(),
+        (Some(_), None) => false,
+    };
+    if !is_later || !lease::is_too_late(claim, memo, now_ms()) {
+        return Ok(());
+    }
+    let message = format!(
+        "it ends in less than 30 s, which can't be put off any more with {}",
+        memo.driver.as_str()
+    );
+    Err(Refusal::invalid("settings", message))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        driver::Driver,
+        lifecycle::at_ms,
+        memo::Started,
+        testing::{claim, claim_object},
+    };
+
+    /// Whether an end so many seconds from now can be moved to so many seconds from now.
+    fn may_move(driver: Driver, from: u64, to: u64) -> bool {
+        let memo = Memo {
+            driver,
+            deadline_ms: Some(now_ms() + to * 1000),
+            started: Some(Started::default()),
+            ..Memo::default()
+        };
+        let mut claim = claim("a", "u", 1, &memo);
+        claim["spec"]["lifecycle"] = json!({"shutdownTime": at_ms(now_ms() + from * 1000)});
+        check_in_time(&claim_object(&claim), &memo).is_ok()
+    }
+
+    #[test]
+    fn an_end_that_is_near_is_not_put_off() {
+        assert!(may_move(Driver::Exec, 60, 3600));
+        assert!(!may_move(Driver::Exec, 20, 3600));
+        assert!(may_move(Driver::Exec, 20, 10), "an earlier one is no risk");
+        assert!(may_move(Driver::Runtime, 20, 3600), "it keeps its deadline itself");
     }
 }

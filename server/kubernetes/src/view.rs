@@ -16,6 +16,7 @@ use crate::{
     api::{Claim, condition, is_true},
     driver::{self, Driver},
     ending,
+    lifecycle::ends_with_its_pod,
     memo::{Ended, Memo, Mode, callers_labels},
     trouble::{self, Outlook},
 };
@@ -177,12 +178,14 @@ impl Facts<'_> {
             };
             return (state, String::new());
         }
-        if self.memo.mode == Mode::Running && self.memo.started.is_some() && self.pod.is_some_and(ending::is_finished) {
+        let takes_it_along = self.memo.started.is_some() && ends_with_its_pod(self.claim);
+        if self.memo.mode == Mode::Running && takes_it_along && self.pod.is_some_and(ending::is_finished) {
             let end = self.pod.map(|pod| ending::of_pod(pod, self.container).message);
             return (S::Deleting, end.unwrap_or_default());
         }
         let leaves = self.pod.is_some_and(ending::is_over);
-        if self.is_greeted() && !leaves {
+        // What is woken is not what was told to end, which may still be there.
+        if self.is_greeted() && !leaves && self.memo.mode == Mode::Running {
             return (S::Ready, String::new());
         }
         let state = if self.memo.started.is_some() {
@@ -429,6 +432,10 @@ mod tests {
         old.claim.status.as_mut().unwrap().conditions[0].message = format!("{NO_REPLICAS}; Service Exists");
         assert_eq!(old.state().0, S::Suspended);
         // It was woken while what had run was still there.
+        let living = Case::new("DependenciesReady", Some(pod("p1")))
+            .started("p1")
+            .mode(Mode::Waking);
+        assert_eq!(living.state().0, S::Resuming);
         let mut finished = pod("p1");
         finished["status"]["phase"] = json!("Succeeded");
         let early = Case::new("SandboxSuspended", Some(finished))

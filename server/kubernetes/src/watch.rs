@@ -146,11 +146,11 @@ impl Sink<Claim> {
     fn claims(world: &Arc<World>) -> Self {
         let [put, drop, known, listed] = std::array::from_fn(|_| Arc::clone(world));
         Self {
-            put: Box::new(move |claim| put.put_claim(claim)),
+            put: Box::new(move |claim| put.put_watched_claim(claim)),
             drop: Box::new(move |claim| {
                 // Its last state tells how it ended.
                 let (key, uid) = (Key::of(&claim.metadata), claim.metadata.uid.clone());
-                drop.put_claim(claim);
+                drop.put_watched_claim(claim);
                 drop.drop_claim(&key, uid.as_deref());
             }),
             known: Box::new(move |namespace| known.claims_of(namespace)),

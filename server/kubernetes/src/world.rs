@@ -1,25 +1,27 @@
 //! What this server has seen of the cluster: claims, their pods, templates and pools, as the watches tell. From it the
 //! table is made, which is what callers see.
 
+mod known;
+
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
+    collections::BTreeSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use sandgate_errors::Refusal;
-use sandgate_proto::v1::{Connection, EndCause, IncarnationEnd, Sandbox};
-use sandgate_provider::{Name, Table, limits::timestamp};
+use sandgate_proto::v1::{Connection, EndCause, Sandbox};
+use sandgate_provider::{Name, Table};
 use tokio::sync::Notify;
 
+use self::known::final_end;
+pub(crate) use self::known::{Entry, Known, template_name};
 use crate::{
-    api::{Claim, Pool, Template, bound},
-    driver::Driver,
-    ending::{self, End},
-    memo::{Memo, Mode},
-    notes::Notes,
-    view::{Facts, now_ms, unix_ms},
+    api::{Claim, bound},
+    ending::End,
+    memo::{Memo, Started},
+    view::Facts,
 };
 
 /// Refusals of sandboxes that are gone, for those who still ask.
@@ -32,17 +34,6 @@ pub(crate) struct Key {
     pub(crate) name: String,
 }
 
-/// A claim of ours.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) claim: Arc<Claim>,
-    pub(crate) memo: Memo,
-    connection: Option<Connection>,
-    last_end: Option<IncarnationEnd>,
-    /// The pod of the incarnation that was greeted, as it was seen last.
-    pod: Option<Arc<Pod>>,
-}
-
 /// What was seen, and what callers are told of it.
 #[derive(Debug)]
 pub(crate) struct World {
@@ -52,20 +43,6 @@ pub(crate) struct World {
     /// Sandboxes that something may have to be done for.
     attention: Mutex<BTreeSet<Key>>,
     bell: Notify,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Known {
-    namespaces: Vec<String>,
-    claims: BTreeMap<Key, Entry>,
-    pods: BTreeMap<Key, Arc<Pod>>,
-    pub(crate) templates: BTreeMap<Key, Arc<Template>>,
-    pub(crate) pools: BTreeMap<Key, Arc<Pool>>,
-    /// Claims by the Sandbox that they have.
-    by_sandbox: HashMap<Key, Key>,
-    refusals: VecDeque<(String, Refusal)>,
-    /// Namespaces whose pods have all been told. Until then one that is missing may still come.
-    listed: HashSet<String>,
 }
 
 // === impl Key ===
@@ -89,23 +66,6 @@ impl Key {
 impl std::fmt::Display for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-// === impl Entry ===
-
-impl Entry {
-    pub(crate) fn uid(&self) -> &str {
-        self.claim.metadata.uid.as_deref().unwrap_or_default()
-    }
-
-    /// Made earlier than another one. Of two claims of one name in two namespaces the earlier is the sandbox.
-    fn is_before(&self, other: &Self) -> bool {
-        let age = |entry: &Self| {
-            let made = entry.claim.metadata.creation_timestamp.as_ref().map(|at| at.0);
-            (made, entry.uid().to_owned())
-        };
-        age(self) < age(other)
     }
 }
 
@@ -169,13 +129,25 @@ impl World {
         self.known().named(name.as_str())
     }
 
+    /// A claim as the watch tells of it, which knows what is gone.
+    pub(crate) fn put_watched_claim(&self, claim: Claim) {
+        self.known()
+            .gone
+            .forget(claim.metadata.uid.as_deref().unwrap_or_default());
+        self.put_claim(claim);
+    }
+
+    /// A claim as somebody has read it, who may have been overtaken by the watch.
     pub(crate) fn put_claim(&self, claim: Claim) {
         let key = Key::of(&claim.metadata);
         let mut known = self.known();
         let Some(memo) = Memo::of(&claim) else {
             return;
         };
-        let (mut connection, mut last_end, mut pod) = (None, None, None);
+        if known.gone.has(claim.metadata.uid.as_deref().unwrap_or_default()) {
+            return;
+        }
+        let (mut connection, mut last_end, mut pod, mut unwritten) = (None, None, None, None);
         if let Some(entry) = known.claims.get_mut(&key) {
             // A watch that is behind may still tell of an earlier claim of the name.
             if is_older(&claim.metadata, &entry.claim.metadata) {
@@ -185,6 +157,7 @@ impl World {
                 connection = entry.connection.take();
                 last_end = entry.last_end.take();
                 pod = entry.pod.take();
+                unwritten = entry.unwritten.take().and_then(|told| memo.with_start(told.started?));
             } else {
                 self.forget(&mut known, &key);
             }
@@ -195,6 +168,7 @@ impl World {
         let entry = Entry {
             claim: Arc::new(claim),
             memo,
+            unwritten,
             connection,
             last_end,
             pod,
@@ -246,6 +220,17 @@ impl World {
                 self.settle(&mut known, key);
             }
         }
+    }
+
+    /// A claim has been started for the first time, which is to be written down.
+    pub(crate) fn note_start(&self, key: &Key, uid: &str, start: impl FnOnce(&Claim, &Memo) -> Started) {
+        let mut known = self.known();
+        let Some(entry) = known.claims.get_mut(key).filter(|entry| entry.uid() == uid) else {
+            return;
+        };
+        let started = start(&entry.claim, &entry.memo);
+        entry.unwritten = entry.memo.with_start(started);
+        self.settle(&mut known, key);
     }
 
     /// How this server reaches a sandbox.
@@ -311,6 +296,7 @@ impl World {
         let Some(entry) = known.claims.remove(key) else {
             return;
         };
+        known.gone.add(entry.uid().to_owned());
         if let Some(sandbox) = bound(&entry.claim) {
             known.by_sandbox.remove(&Key::new(&key.namespace, sandbox));
         }
@@ -328,44 +314,6 @@ pub(crate) fn keys_of<'a>(keys: impl Iterator<Item = &'a Key>, namespace: &str) 
     keys.filter(|key| key.namespace == namespace).cloned().collect()
 }
 
-/// Why a claim is gone.
-fn final_end(entry: &Entry) -> End {
-    let last = entry.last_end.as_ref();
-    let told = last.filter(|end| {
-        use EndCause as C;
-        matches!(
-            end.cause(),
-            C::Deadline | C::Idle | C::OutOfMemory | C::Evicted | C::Crashed | C::MachineLost
-        )
-    });
-    // One that was suspended or replaced went on after that.
-    if let Some(end) = told.filter(|_| entry.memo.mode == Mode::Running) {
-        return End {
-            cause: end.cause(),
-            message: end.message.clone(),
-        };
-    }
-    let now = now_ms();
-    let ends = entry
-        .claim
-        .spec
-        .lifecycle
-        .as_ref()
-        .and_then(|lifecycle| lifecycle.shutdown_time.as_ref());
-    let lease_is_over = entry.memo.driver != Driver::Runtime && ends.is_some_and(|ends| unix_ms(ends) <= now);
-    let (cause, message) = if entry.memo.deadline_ms.is_some_and(|deadline| deadline <= now) {
-        (EndCause::Deadline, "its deadline was reached")
-    } else if lease_is_over {
-        (EndCause::Idle, "its idle limit was reached")
-    } else {
-        (EndCause::Deleted, "its claim was deleted")
-    };
-    End {
-        cause,
-        message: message.to_owned(),
-    }
-}
-
 /// Whether one state is older than another. Versions of one kind of object are numbers that rise.
 fn is_older(one: &ObjectMeta, other: &ObjectMeta) -> bool {
     let version = |meta: &ObjectMeta| {
@@ -374,107 +322,4 @@ fn is_older(one: &ObjectMeta, other: &ObjectMeta) -> bool {
             .and_then(|version| version.parse::<u64>().ok())
     };
     matches!((version(one), version(other)), (Some(one), Some(other)) if one < other)
-}
-
-// === impl Known ===
-
-impl Known {
-    fn named(&self, name: &str) -> Option<Key> {
-        let keys = self.namespaces.iter().map(|namespace| Key::new(namespace, name));
-        let of_name = keys.filter_map(|key| self.claims.get(&key).map(|entry| (key, entry)));
-        let first = of_name.reduce(|first, other| if other.1.is_before(first.1) { other } else { first });
-        first.map(|(key, _)| key)
-    }
-
-    /// The pod that a claim has now.
-    fn pod(&self, key: &Key, entry: &Entry) -> Option<&Arc<Pod>> {
-        self.pods.get(&Key::new(&key.namespace, bound(&entry.claim)?))
-    }
-
-    pub(crate) fn template(&self, namespace: &str, name: &str) -> Option<&Arc<Template>> {
-        self.templates.get(&Key::new(namespace, name))
-    }
-
-    fn container(&self, key: &Key, entry: &Entry) -> Option<&str> {
-        let template = self.template(&key.namespace, template_name(&entry.memo.template))?;
-        Notes::container(template)
-    }
-
-    fn facts<'a>(&'a self, key: &Key, entry: &'a Entry, image_grace: Duration) -> Facts<'a> {
-        Facts {
-            claim: &entry.claim,
-            memo: &entry.memo,
-            pod: self.pod(key, entry).map(|pod| &**pod),
-            container: self.container(key, entry),
-            connection: entry.connection.as_ref(),
-            last_end: entry.last_end.as_ref(),
-            now: SystemTime::now(),
-            image_grace,
-        }
-    }
-
-    /// Notes how the incarnation that was greeted last has ended, once it has. What a pod says of its end comes in
-    /// pieces, so it is looked at until the pod is gone.
-    fn witness(&mut self, key: &Key) {
-        let Some(entry) = self.claims.get(key) else {
-            return;
-        };
-        let Some(started) = &entry.memo.started else {
-            return;
-        };
-        let container = self.container(key, entry).map(str::to_owned);
-        let now = self.pod(key, entry).cloned();
-        let is_its = |pod: &Pod| pod.metadata.uid.as_deref() == Some(&started.pod_uid);
-        let (pod, gone) = match (now, &entry.pod) {
-            (Some(pod), _) if is_its(&pod) => (Some(pod), false),
-            (_, seen) => (seen.clone().filter(|pod| is_its(pod)), true),
-        };
-        let over = pod
-            .as_deref()
-            .is_none_or(|pod| ending::is_over(pod) || ending::restarts(pod, container.as_deref()) > started.restarts);
-        let incarnation = started.incarnation.clone();
-        let suspended = entry.memo.mode != Mode::Running;
-        let ended = (over || gone).then(|| {
-            let end = pod.as_deref().map(|pod| ending::of_pod(pod, container.as_deref()));
-            let end = end.filter(|end| !suspended || matches!(end.cause, EndCause::Deadline | EndCause::Idle));
-            end.unwrap_or_else(|| End {
-                cause: if suspended {
-                    EndCause::Suspended
-                } else {
-                    EndCause::Unspecified
-                },
-                message: if suspended {
-                    "it was suspended"
-                } else {
-                    "its pod is gone"
-                }
-                .to_owned(),
-            })
-        });
-        let Some(entry) = self.claims.get_mut(key) else {
-            return;
-        };
-        entry.pod = pod;
-        let Some(End { cause, message }) = ended else {
-            return;
-        };
-        let before = entry.last_end.as_ref().filter(|end| end.incarnation == incarnation);
-        // Once its pod is gone nothing better will be known. What had ended before its pod was deleted did not end by that.
-        let is_last = gone || cause == EndCause::Deleted;
-        if before.is_some_and(|before| is_last && before.cause() != EndCause::Unspecified) {
-            return;
-        }
-        let ended_at = before.and_then(|before| before.ended_at);
-        entry.last_end = Some(IncarnationEnd {
-            incarnation,
-            cause: cause.into(),
-            message,
-            ended_at: ended_at.or_else(|| Some(timestamp(now_ms()))),
-        });
-    }
-}
-
-/// A template as callers name it may have its namespace before it.
-pub(crate) fn template_name(text: &str) -> &str {
-    text.rsplit_once('/').map_or(text, |(_, name)| name)
 }

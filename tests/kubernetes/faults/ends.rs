@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{
     alone,
     components::Pressure,
-    scene::{Scene, Volume},
+    scene::{After, Scene},
 };
 
 /// A template with something changed in its pod.
@@ -35,7 +35,7 @@ async fn its_pod_is_deleted() {
         let pod = scene.pod().await.name_any();
         let pods = scene.space.pods();
         pods.delete(&pod, &DeleteParams::default()).await.unwrap();
-        scene.ended_by(EndCause::Deleted, Volume::Kept).await;
+        scene.ended_by(EndCause::Deleted, After::Again).await;
     })
     .await;
 }
@@ -47,7 +47,7 @@ async fn its_pod_is_deleted_by_force() {
         let pod = scene.pod().await.name_any();
         let at_once = DeleteParams::default().grace_period(0);
         scene.space.pods().delete(&pod, &at_once).await.unwrap();
-        scene.ended_by(EndCause::Deleted, Volume::Kept).await;
+        scene.ended_by(EndCause::Deleted, After::Again).await;
     })
     .await;
 }
@@ -59,7 +59,7 @@ async fn its_pod_is_evicted_by_the_api() {
         let pod = scene.pod().await.name_any();
         let pods = scene.space.pods();
         pods.evict(&pod, &EvictParams::default()).await.unwrap();
-        scene.ended_by(EndCause::Evicted, Volume::Kept).await;
+        scene.ended_by(EndCause::Evicted, After::Again).await;
     })
     .await;
 }
@@ -90,7 +90,7 @@ async fn its_node_runs_short_of_memory() {
             specs.flat_map(|spec| spec.taints.unwrap_or_default()).count() == 0
         })
         .await;
-        scene.ended_by(EndCause::Evicted, Volume::Kept).await;
+        scene.ended_by(EndCause::Evicted, After::Gone).await;
     })
     .await;
 }
@@ -104,7 +104,7 @@ async fn it_writes_more_than_its_disk_may_hold() {
         let scene = Scene::new(with_template("small", limit).await, "small").await;
         let fill = Command::shell("head -c 100000000 /dev/zero > /tmp/full; sleep 600");
         scene.sandbox().start(fill).await.unwrap();
-        scene.ended_by(EndCause::Evicted, Volume::Kept).await;
+        scene.ended_by(EndCause::Evicted, After::Gone).await;
     })
     .await;
 }
@@ -125,7 +125,7 @@ async fn its_runtime_is_killed_for_want_of_memory() {
         fs::write(format!("/proc/{}/oom_score_adj", runtime.as_raw_nonzero()), "1000").unwrap();
         let fill = Command::shell("head -c 300000000 /dev/zero > /memory/full");
         scene.sandbox().start(fill).await.unwrap();
-        scene.ended_by(EndCause::OutOfMemory, Volume::Kept).await;
+        scene.ended_by(EndCause::OutOfMemory, After::Gone).await;
     })
     .await;
 }
@@ -135,7 +135,7 @@ async fn its_container_is_killed() {
     alone(async {
         let scene = Scene::new(Space::new().await, "default").await;
         kill_process(scene.runtime().await, Signal::KILL).unwrap();
-        scene.ended_by(EndCause::Crashed, Volume::Kept).await;
+        scene.ended_by(EndCause::Crashed, After::Gone).await;
     })
     .await;
 }
@@ -146,7 +146,7 @@ async fn its_container_is_killed_and_started_again() {
         let lasting = |pod: &mut Value| pod["restartPolicy"] = json!("Always");
         let scene = Scene::new(with_template("lasting", lasting).await, "lasting").await;
         kill_process(scene.runtime().await, Signal::KILL).unwrap();
-        scene.ended_by(EndCause::Crashed, Volume::Kept).await;
+        scene.ended_by(EndCause::Crashed, After::Again).await;
     })
     .await;
 }
@@ -158,7 +158,7 @@ async fn its_sandbox_object_is_deleted() {
         let name = scene.pod().await.name_any();
         let objects = scene.space.sandboxes();
         objects.delete(&name, &DeleteParams::default()).await.unwrap();
-        scene.ended_by(EndCause::Deleted, Volume::New).await;
+        scene.ended_by(EndCause::Deleted, After::Anew).await;
     })
     .await;
 }
@@ -170,7 +170,7 @@ async fn its_claim_is_deleted() {
         let claims = scene.space.claims();
         let name = scene.sandbox().name();
         claims.delete(name, &DeleteParams::default()).await.unwrap();
-        scene.ended_by(EndCause::Deleted, Volume::Kept).await;
+        scene.ended_by(EndCause::Deleted, After::Gone).await;
     })
     .await;
 }

@@ -31,11 +31,15 @@ pub(crate) struct Scene {
     watch: Streaming<v1::WatchResponse>,
 }
 
-/// What became of its volume, if it runs again.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Volume {
-    Kept,
-    New,
+/// What is to become of the sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum After {
+    /// It runs again, with what is on its volumes.
+    Again,
+    /// It runs again, with new volumes.
+    Anew,
+    /// It is gone.
+    Gone,
 }
 
 /// What became of the sandbox.
@@ -97,7 +101,7 @@ impl Scene {
 
     /// Sees to it that every stream ended with what happened, that the sandbox tells why, and that nothing runs again.
     /// Then nothing is left.
-    pub(crate) async fn ended_by(mut self, cause: EndCause, volume: Volume) {
+    pub(crate) async fn ended_by(mut self, cause: EndCause, after: After) {
         let fate = self.fate().await;
         let ids = self.streams.ids();
         for followed in self.streams.ended().await {
@@ -121,13 +125,14 @@ impl Scene {
                 let now = self.sandbox.get().await.unwrap();
                 let end = now.last_end.clone().unwrap();
                 println!("replaced: {:?}: {}", end.cause(), end.message);
+                assert_ne!(after, After::Gone);
                 assert_eq!((end.cause(), &end.incarnation), (cause, &self.before.incarnation));
                 assert_eq!(now.uid, self.before.uid);
                 refuses(&old, &self.before.incarnation, &ids[0], ErrorReason::SandboxRestarted).await;
                 // Whatever ran again would be on the list a second time, or on a new one.
-                let ran = match volume {
-                    Volume::Kept => &ids[..],
-                    Volume::New => &[],
+                let ran = match after {
+                    After::Again => &ids[..],
+                    After::Anew | After::Gone => &[],
                 };
                 assert_same_runs(&runs(&self.sandbox).await, ran);
                 let alive = self.sandbox.execs(true).await.unwrap();
@@ -135,6 +140,7 @@ impl Scene {
             }
             Fate::Gone(told) => {
                 println!("gone: {:?}: {}", told.cause(), told.message);
+                assert_eq!(after, After::Gone);
                 assert_eq!((told.cause(), &told.uid), (cause, &self.before.uid));
                 refuses(&old, &self.before.incarnation, &ids[0], ErrorReason::SandboxNotFound).await;
                 // A scheduler that saw the volume of a pod replaced by another one of its name has forgotten that pod for

@@ -62,6 +62,9 @@ impl Chart {
         until(async || accounts.get_opt("default").await.unwrap().is_some()).await;
         let chart = Self { cluster, namespace };
         chart.helm("install", &[VALUES, values].concat()).await;
+        // Until kube-proxy has heard of servers that are ready, which it does after Helm, the Service refuses connections.
+        let service = chart.endpoint(&chart.service_ip().await).await;
+        until(async || Client::connect(service.clone()).await.is_ok()).await;
         chart
     }
 
@@ -159,8 +162,11 @@ impl Chart {
 
     /// A client of the server at that address: the Service's, or that of one of its pods.
     pub async fn client(&self, ip: &str) -> Client {
-        let endpoint = Endpoint::resolve(Some(&format!("http://{ip}:7263")), Some(&self.token().await));
-        Client::connect(endpoint.unwrap()).await.unwrap()
+        Client::connect(self.endpoint(ip).await).await.unwrap()
+    }
+
+    async fn endpoint(&self, ip: &str) -> Endpoint {
+        Endpoint::resolve(Some(&format!("http://{ip}:7263")), Some(&self.token().await)).unwrap()
     }
 
     /// Has the kubelet bring all pods what has changed in their Secrets and ConfigMaps now, and not in a minute or two.

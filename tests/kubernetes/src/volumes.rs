@@ -6,21 +6,30 @@ use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
     runtime::{WatchStreamExt as _, watcher},
 };
 use serde_json::json;
 
 /// Whoever runs in our sandboxes.
 const USER: u32 = 1000;
+/// On claims that were shown to the scheduler once more.
+const SEEN: &str = "sandgate.test/seen";
 
 /// Makes a volume for each claim of a namespace, and removes it with the claim, for ever.
 pub(crate) async fn provision(client: Client, namespace: String, directory: PathBuf) {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
     let volumes: Api<PersistentVolume> = Api::all(client);
-    let mut events = watcher(claims, watcher::Config::default()).default_backoff().boxed();
+    let mut events = watcher(claims.clone(), watcher::Config::default())
+        .default_backoff()
+        .boxed();
     while let Some(event) = events.next().await {
         match event {
+            Ok(watcher::Event::Apply(claim) | watcher::Event::InitApply(claim)) if is_bound(&claim) => {
+                if !claim.annotations().contains_key(SEEN) {
+                    tokio::spawn(show_again(claims.clone(), claim.name_any()));
+                }
+            }
             Ok(watcher::Event::Apply(claim) | watcher::Event::InitApply(claim)) => {
                 make(&volumes, &namespace, &claim, &directory).await;
             }
@@ -32,6 +41,18 @@ pub(crate) async fn provision(client: Client, namespace: String, directory: Path
             Ok(watcher::Event::Init | watcher::Event::InitDone) | Err(_) => {}
         }
     }
+}
+
+fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some())
+}
+
+/// The scheduler (1.34) tries a pod again when it hears that its claim is bound, and may then look at a copy of the claim in
+/// which it is not yet. Nothing makes it try again but the next event of that claim, or five minutes.
+async fn show_again(claims: Api<PersistentVolumeClaim>, name: String) {
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let seen = json!({"metadata": {"annotations": {SEEN: "bound"}}});
+    let _ = claims.patch(&name, &PatchParams::default(), &Patch::Merge(seen)).await;
 }
 
 fn volume_name(claim: &PersistentVolumeClaim) -> String {
@@ -46,8 +67,7 @@ async fn make(
 ) {
     let name = volume_name(claim);
     let path = directory.join(&name);
-    let is_bound = claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
-    if is_bound || claim.metadata.deletion_timestamp.is_some() {
+    if claim.metadata.deletion_timestamp.is_some() {
         return;
     }
     // The kubelet makes what is mounted by a path below a volume as root; so it must be there.

@@ -104,18 +104,31 @@ pub async fn deadline_and_idle_limit_are_kept(world: &mut impl World) {
         return the_cluster_keeps_the_deadline(&client, beat).await;
     }
     let (short, idle, busy, suspended) = tokio::try_join!(
-        create().ttl(3 * beat).send(),
+        create().send(),
         create().idle_limit(2 * beat).send(),
-        create().idle_limit(2 * beat).send(),
-        create().ttl(4 * beat).idle_limit(beat).send(),
+        create().send(),
+        create().send(),
     )
     .unwrap();
+    // How long they take to come up is another matter.
     short.sandbox.start(Command::shell("sleep 600")).await.unwrap();
+    short.sandbox.extend(beat).await.unwrap();
     busy.sandbox
         .start(Command::shell("sleep 600").id("detached"))
         .await
         .unwrap();
+    let limits = v1::SandboxSettings {
+        idle_limit: Some(beat.try_into().unwrap()),
+        end: Some(v1::sandbox_settings::End::Ttl((4 * beat).try_into().unwrap())),
+        ..v1::SandboxSettings::default()
+    };
+    busy.sandbox.update(limits.clone(), &["idle_limit"], "").await.unwrap();
     suspended.sandbox.suspend(None).await.unwrap();
+    suspended
+        .sandbox
+        .update(limits, &["idle_limit", "ttl"], "")
+        .await
+        .unwrap();
     for gone in [&short, &idle, &suspended] {
         until_gone(&gone.sandbox).await;
     }
@@ -136,7 +149,7 @@ pub async fn deadline_and_idle_limit_are_kept(world: &mut impl World) {
 
 /// Nothing inside knows of limits: an idle limit is refused that can't be kept from outside.
 async fn the_cluster_keeps_the_deadline(client: &Client, beat: Duration) {
-    let create = || client.create().name(new_name()).ttl(4 * beat);
+    let create = || client.create().name(new_name());
     let idle = create().idle_limit(2 * beat).send().await.unwrap_err();
     let idle = idle.refused().unwrap();
     assert_eq!(
@@ -147,6 +160,9 @@ async fn the_cluster_keeps_the_deadline(client: &Client, beat: Duration) {
     let (short, suspended) = tokio::try_join!(create().send(), create().send()).unwrap();
     short.sandbox.start(Command::shell("sleep 600")).await.unwrap();
     suspended.sandbox.suspend(None).await.unwrap();
+    for each in [&short, &suspended] {
+        each.sandbox.extend(2 * beat).await.unwrap();
+    }
     for gone in [&short, &suspended] {
         until_gone(&gone.sandbox).await;
     }
