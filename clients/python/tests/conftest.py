@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support import Server, done, new_name
 
 import sandgate
+from sandgate._async.transport import AsyncTransport
+from sandgate._gen.sync.transport import Transport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+
+
+# Shells have what they run in the background ignore Ctrl-C, which is inherited. Tests interrupt what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -113,6 +120,38 @@ def sandbox(server: Server, kind: str, client: LazyClient) -> LazySandbox:
 
 
 @pytest.fixture
+def async_sandbox(server: Server) -> LazySandbox:
+    """For what only tasks can do."""
+    return LazySandbox(server, "async", LazyClient(server, "async"))
+
+
+@pytest.fixture
 def sync_sandbox(server: Server) -> Iterator[sandgate.Sandbox]:
     with sandgate.Client(server.address) as client, client.create(new_name(), ttl=600) as sandbox:
         yield sandbox
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of all calls that are made from now on."""
+    names: list[str] = []
+
+    class Recording:
+        def __init__(self, stub: Any) -> None:
+            self._stub = stub
+
+        def __getattr__(self, name: str) -> Any:
+            names.append(name)
+            return getattr(self._stub, name)
+
+    def record(kind: Any) -> None:
+        real = kind._stub
+
+        def recording(transport: Any) -> Recording:
+            return Recording(real(transport))
+
+        monkeypatch.setattr(kind, "_stub", recording)
+
+    record(AsyncTransport)
+    record(Transport)
+    return names

@@ -95,16 +95,14 @@ async def test_output_comes_as_it_is_written(sandbox: Any) -> None:
     assert result.stdout_bytes == b"a\xc3\xbcb\xc3"
 
 
-async def test_a_callback_may_be_a_coroutine(kind: str, sandbox: Any) -> None:
-    if kind == "sync":
-        return
+async def test_a_callback_may_be_a_coroutine(async_sandbox: Any) -> None:
     texts: list[str] = []
 
     async def take(text: str) -> None:
         await asyncio.sleep(0)
         texts.append(text)
 
-    await sandbox.run("echo hello", on_stdout=take)
+    await async_sandbox.run("echo hello", on_stdout=take)
     assert texts == ["hello\n"]
 
 
@@ -118,21 +116,22 @@ async def test_input_is_fed(sandbox: Any) -> None:
 
 
 async def test_all_output_is_given_or_what_the_budget_allows(sandbox: Any) -> None:
-    whole = "".join(f"{number}\n" for number in range(1, 400_001))
-    result = await done(sandbox.run("seq 400000; echo err >&2"))
+    # More than a message of gRPC may have.
+    whole = "".join(f"{number}\n" for number in range(1, 700_001))
+    result = await done(sandbox.run("seq 700000; echo err >&2"))
     assert result.stdout == whole
     assert (result.stderr, result.truncated) == ("err\n", False)
-    result = await done(sandbox.run("seq 400000", budget=OutputBudget(head=100, tail=100)))
+    result = await done(sandbox.run("seq 700000", budget=OutputBudget(head=100, tail=100)))
     assert result.truncated
     assert whole.startswith(result.stdout_output.head.decode())
     assert whole.endswith(result.stdout_output.tail.decode())
     output = result.stdout_output
     assert len(output.head) + len(output.tail) + output.omitted_bytes == output.total_bytes == len(whole)
 
-    live = await done(sandbox.run("seq 400000", budget=OutputBudget(head=100, tail=100), on_stdout=len))
+    live = await done(sandbox.run("seq 700000", budget=OutputBudget(head=100, tail=100), on_stdout=len))
     assert live.stdout_output == output
     saved = SaveOutput("/tmp/out/log", after=1000)
-    result = await done(sandbox.run("seq 400000", budget=OutputBudget(100, 100), save_output=saved))
+    result = await done(sandbox.run("seq 700000", budget=OutputBudget(100, 100), save_output=saved))
     assert result.saved_path == "/tmp/out/log"
     assert await done(sandbox.files.read_text("/tmp/out/log")) == whole
     result = await done(sandbox.run("seq 1000", save_output=saved, on_stdout=len))
@@ -143,7 +142,7 @@ async def test_all_output_is_given_or_what_the_budget_allows(sandbox: Any) -> No
     assert (await done(sandbox.run("echo", save_output=saved))).saved_path is None
     for options in ({}, {"on_stdout": len}):
         saved = SaveOutput("/tmp/out/log", after=1000, limit=5000)
-        result = await done(sandbox.run("seq 400000", save_output=saved, **options))
+        result = await done(sandbox.run("seq 700000", save_output=saved, **options))
         assert (result.saved_path, result.saved_bytes, result.stdout) == ("/tmp/out/log", 5000, whole)
         assert result.save_error == "the file ends after 5000 bytes, the most it was to hold"
         assert await done(sandbox.files.read_text("/tmp/out/log")) == whole[:5000]
@@ -218,6 +217,34 @@ async def test_a_command_is_left_and_found_again(sandbox: Any) -> None:
     assert (await done(again.output())).stdout == "one\ntwo\n"
 
 
+async def test_a_read_that_is_cancelled_takes_nothing_away(async_sandbox: Any) -> None:
+    exec = await async_sandbox.exec("for i in 1 2 3; do echo $i; until [ -e $i ]; do sleep 0.02; done; done")
+    seen = b""
+    cancelled = 0
+    async for event in exec:
+        if isinstance(event, Output):
+            seen += event.data
+            # The command waits, so this one waits too.
+            reading = asyncio.ensure_future(anext(exec))
+            await asyncio.sleep(0.05)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            cancelled += 1
+            await async_sandbox.files.write(str(cancelled), "")
+    assert (seen, cancelled) == (b"1\n2\n3\n", 3)
+
+
+async def test_a_run_may_take_longer_than_a_call(
+    sandbox: Any, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Proxies cut calls that are silent for long, so none is."""
+    monkeypatch.setattr("sandgate._core.requests.ONE_CALL", 0.2)
+    result = await done(sandbox.run("echo run >> runs; sleep 1.5; cat runs"))
+    assert (result.exit_code, result.stdout) == (0, "run\n")
+    assert calls.count("Run") > 2
+
+
 async def test_an_id_runs_once(sandbox: Any) -> None:
     for _ in range(2):
         result = await done(sandbox.run("echo ran >> count; cat count", id="once"))
@@ -236,9 +263,8 @@ async def test_an_error_in_a_callback_kills_the_command(sandbox: Any) -> None:
 
 
 @pytest.mark.parametrize("live", [False, True])
-async def test_a_cancelled_run_kills_the_command_and_not_the_sandbox(kind: str, sandbox: Any, live: bool) -> None:
-    if kind == "sync":
-        return
+async def test_a_cancelled_run_kills_the_command_and_not_the_sandbox(async_sandbox: Any, live: bool) -> None:
+    sandbox = async_sandbox
     task = asyncio.create_task(sandbox.run("sleep 1000", id="long", on_stdout=print if live else None))
     while not await sandbox.execs():
         await asyncio.sleep(0.02)
@@ -264,10 +290,13 @@ def test_ctrl_c_kills_the_command_and_not_the_sandbox(
         "except KeyboardInterrupt:\n"
         "    sys.exit(42)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)})
-    until(lambda: bool(sync_sandbox.execs(only_alive=True)))
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 42
+    with subprocess.Popen([sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)}) as process:
+        try:
+            until(lambda: bool(sync_sandbox.execs(only_alive=True)))
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 42
+        finally:
+            process.kill()
     exit = sync_sandbox.exec_info("long").exit
     assert exit is not None
     assert exit.signal == signal.SIGKILL

@@ -193,6 +193,7 @@ async def test_where_nothing_listens_that_is_told_at_once(kind: str, tmp_path: P
             with pytest.raises(errors.NoServer) as caught:
                 await done(call())
             assert isinstance(caught.value, ConnectionError)
+            assert caught.value.request_id
         assert time.monotonic() - begun < 30
         with pytest.raises(errors.NoServer):
             async for _ in each(client.watch()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import doctest
+import io
 import os
 import shutil
 import subprocess
@@ -13,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support import remove_cgroups, server_program
+from support import remove_cgroups, server_program, until
 
 import sandgate
 from sandgate import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from support import Server
 
@@ -75,6 +76,33 @@ def test_a_server_that_does_not_start_says_why(state_dir: Path, monkeypatch: pyt
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(errors.ConfigError, match="SANDGATE_SERVER_BIN"):
         sandgate.Client.local()
+
+
+def test_the_servers_log_has_the_request_of_an_error(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SANDGATE_LOG", "debug")
+    client = sandgate.Client.local()
+    assert client.server is not None
+    log = client.server.log
+    try:
+        with client, client.create() as sandbox:
+            files = sandbox.files
+            wrong: list[Callable[[], object]] = [
+                lambda: client.get("none-such"),
+                lambda: files.read("none-such"),
+                lambda: files.read_large("none-such"),
+                lambda: sandbox.upload(b"", "/proc/none-such"),
+                lambda: sandbox.download_tar("none-such", io.BytesIO()),
+                lambda: sandbox.upload_tar(io.BytesIO(b"no tar" * 1000), "x"),
+            ]
+            for call in wrong:
+                with pytest.raises(errors.SandgateError) as caught:
+                    call()
+                name = caught.value.request_id
+                assert name is not None
+                until(lambda name=name: name in log.read_text())
+    finally:
+        client.server.stop()
+    assert state_dir.is_dir()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import io
 import os
 import subprocess
 import sys
 import tarfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -231,20 +229,3 @@ def test_memory_stays_flat(server: Server, sync_sandbox: sandgate.Sandbox, kind:
 def sha256(path: Path) -> bytes:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
-
-
-async def test_two_streams_share_a_connection(server: Server) -> None:
-    """Of times only how they compare: two that wait for each other would take twice as long as one."""
-    async with sandgate.AsyncClient(server.address) as client, await client.create(ttl=600) as sandbox:
-        script = "for i in 1 2 3 4 5 6; do sleep 0.2; head -c 200000 /dev/zero; done"
-
-        async def follow() -> None:
-            exec = await sandbox.exec(script)
-            assert len((await exec.output()).stdout_bytes) == 1_200_000
-
-        begun = time.monotonic()
-        await follow()
-        one = time.monotonic() - begun
-        begun = time.monotonic()
-        await asyncio.gather(follow(), follow())
-        assert time.monotonic() - begun < 1.5 * one

@@ -6,6 +6,7 @@ Each has a row in docs/deepagents.md, which says why, and an example that shows 
 from __future__ import annotations
 
 import base64
+import glob
 import os
 import posixpath
 import re
@@ -188,17 +189,17 @@ def _is_broken(content: bytes) -> bool:
 
 
 def _more_files(call: Call, theirs: Answer, ours: Answer, is_one: Callable[[bytes], bool]) -> bool:
-    """We find something in such files, and they do not; nor in those with a byte order mark. Else they are the same."""
+    """We find more in such files than they do, and in those with a byte order mark. Else they are the same."""
     paths = {one["path"] for one in _found(ours)}
     more = {path for path in paths if _has_mark(content := Path(path).read_bytes()) or is_one(content)}
-    if not any(is_one(Path(path).read_bytes()) for path in more) or more & {one["path"] for one in _found(theirs)}:
+    if not any(is_one(Path(path).read_bytes()) for path in more):
         return False
-    left = [one for one in _found(ours) if one["path"] not in more]
+    found = [{(one["path"], one["line"]) for one in _found(answer)} for answer in (theirs, ours)]
+    left = [[one for one in _found(answer) if one["path"] not in more] for answer in (theirs, ours)]
     if ours.get("truncated"):
-        lines = {(one["path"], one["line"]) for one in _found(theirs)}
-        return all((one["path"], one["line"]) in lines for one in left)
-    without = ours | {"matches": left}
-    return same(theirs, without) or _crlf(call, theirs, without)
+        return all((one["path"], one["line"]) in found[0] for one in left[1])
+    theirs, without = theirs | {"matches": left[0]}, ours | {"matches": left[1]}
+    return found[0] < found[1] and (same(theirs, without) or _crlf(call, theirs, without))
 
 
 def _large_text(call: Call, theirs: Answer, ours: Answer) -> bool:
@@ -225,6 +226,25 @@ def _shut_directory(call: Call, theirs: Answer, ours: Answer) -> bool:
         return False
     theirs = theirs | {"truncated": False, "truncation_reason": None}
     return same(theirs, ours) or _more_facts(call, theirs, ours) or _leads_out(call, theirs, ours)
+
+
+def _through_links(call: Call, theirs: Answer, ours: Answer) -> bool:
+    """With a glob of paths they follow symlinks, to files and to directories, by each that leads to a file."""
+    pattern = call.arguments[2] or "" if call.method == "grep" else ""
+    if "/" not in pattern or _error(theirs) or _error(ours):
+        return False
+    root = real(call.arguments[1])
+    # As they do it; pathlib's is another.
+    ways = [root / way for way in glob.glob(pattern.lstrip("/"), root_dir=root, recursive=True)]  # noqa: PTH207
+    direct = {way for way in ways if real(str(way)) == way}
+    left = {(one["path"], one["line"]): one for one in _found(theirs) if real(one["path"]) in direct}
+    if len(left) == len(_found(theirs)):
+        return False
+    if theirs.get("truncated") or ours.get("truncated"):
+        # Which are the first ones is nobody's promise.
+        return bool(ours.get("truncated")) or left.keys() <= {(one["path"], one["line"]) for one in _found(ours)}
+    theirs = theirs | {"matches": list(left.values())}
+    return same(theirs, ours) or any(rule(call, theirs, ours) for rule in (_crlf, _lone_cr, _broken_text, _utf16))
 
 
 def _new_crlf(call: Call, theirs: Answer, ours: Answer) -> bool:
@@ -258,7 +278,7 @@ def _odd_names(call: Call, theirs: Answer, ours: Answer) -> bool:
 
 def _not_utf8(call: Call, theirs: Answer, ours: Answer) -> bool:
     refused = call.method == "edit" and _error(theirs).endswith("is not a text file")
-    return refused and (not _error(ours) or "String" in _error(ours))
+    return refused and (not _error(ours) or re.match("Error: (String|Permission denied)", _error(ours)) is not None)
 
 
 def _unreadable(call: Call, theirs: Answer, ours: Answer) -> bool:
@@ -315,6 +335,12 @@ DIFFERENCES = [
         _leads_out,
         (file("a", b"x"), ("dir", "in", "", 0o755), ("link", "in/b", "../a", 0)),
         Call("glob", ("*", f"{ROOT}/in")),
+    ),
+    Difference(
+        "A symlink on the way",
+        _through_links,
+        (("dir", "real", "", 0o755), file("real/a", b"needle\n"), ("link", "other", "real", 0)),
+        _grep("needle", ROOT, "other/*"),
     ),
     Difference("CRLF in `grep`", _crlf, (file("a", b"needle\r\n"),), _grep("needle")),
     Difference("A text in UTF-16", _utf16, (file("a", "\ufeffneedle\n".encode("utf-16-le")),), _grep("needle")),

@@ -258,6 +258,8 @@ async def test_mistakes_with_files_are_answered(sandbox: sandgate.Sandbox, eithe
     assert (await either.delete("/workspace/none")).error == "Error: '/workspace/none' not found"
     assert (await either.glob("../*")).error.startswith("Path '.': invalid_pattern")
     assert (await either.grep("x", "/workspace/none")).error == "Path '/workspace/none': path_not_found"
+    assert (await either.grep("x", "/workspace", "../*")).error.startswith("Path '/workspace': invalid_pattern")
+    assert [match["line"] for match in (await either.grep("x", "/workspace/f", "../*")).matches] == [1]
     answers = await either.download_files(["/workspace/locked", "/workspace/d", "f", "/a\0b"])
     assert [answer.error for answer in answers] == ["permission_denied", "is_directory", "invalid_path", "invalid_path"]
     answers = await either.upload_files([("/etc/x", b""), ("/workspace/d", b""), ("/workspace/f/x", b"")])
@@ -428,6 +430,35 @@ def test_threads_have_legal_names() -> None:
             SandgateBackend.for_thread("a", prefix=prefix)
 
 
+async def test_a_sandbox_is_made_as_it_is_wanted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    client: Any = (sandgate.Client if kind == "sync" else sandgate.AsyncClient)("unix:///none")
+    asked: list[dict[str, Any]] = []
+
+    def create(name: str, **wishes: Any) -> None:
+        asked.append({"name": name} | wishes)
+        raise InterruptedError
+
+    monkeypatch.setattr(client, "create", create)
+    wishes: dict[str, Any] = {
+        "template": "python",
+        "labels": {"a": "b"},
+        "env": {"C": "d"},
+        "ttl": 60,
+        "idle": 30,
+        "warm_pool": "large",
+        "connection": "gateway",
+        "volumes": [sandgate.Volume("data", 1 << 30)],
+    }
+    for backend in (
+        SandgateBackend(client=client, name="demo", **wishes),
+        SandgateBackend.for_thread("demo", client=client, **wishes),
+    ):
+        with pytest.raises(InterruptedError):
+            await Either(backend, kind).execute("true")
+    always = {"keep": True, "auto_resume": True}
+    assert asked == [{"name": name} | wishes | always for name in ("demo", thread_name("demo"))]
+
+
 def test_wrong_options_are_told_at_once(sandbox: sandgate.Sandbox) -> None:
     for options, match in (
         ({"name": "x"}, "neither client nor name"),
@@ -435,6 +466,7 @@ def test_wrong_options_are_told_at_once(sandbox: sandgate.Sandbox) -> None:
         ({"virtual_mode": True}, "needs a root_dir"),
         ({"max_output_bytes": 1 << 30}, "max_output_bytes"),
         ({"max_saved_bytes": 4096}, "max_saved_bytes"),
+        ({"connection": "pigeon"}, "connection is one of"),
     ):
         with pytest.raises(ValueError, match=match):
             SandgateBackend(sandbox, **options)  # pyright: ignore[reportArgumentType]

@@ -18,8 +18,6 @@ from support import done, new_name, until
 
 import sandgate
 from sandgate import errors
-from sandgate._async.transport import AsyncTransport
-from sandgate._gen.sync.transport import Transport
 from sandgate.deepagents import SandgateBackend
 
 if TYPE_CHECKING:
@@ -32,32 +30,6 @@ MIB = 1 << 20
 def sandbox(place: Place) -> Iterator[sandgate.Sandbox]:
     with place.client() as client, client.create(new_name(), template=place.template, ttl=600) as sandbox:
         yield sandbox
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of all calls that are made from now on."""
-    names: list[str] = []
-
-    class Recording:
-        def __init__(self, stub: Any) -> None:
-            self._stub = stub
-
-        def __getattr__(self, name: str) -> Any:
-            names.append(name)
-            return getattr(self._stub, name)
-
-    def record(kind: Any) -> None:
-        real = kind._stub
-
-        def recording(transport: Any) -> Recording:
-            return Recording(real(transport))
-
-        monkeypatch.setattr(kind, "_stub", recording)
-
-    record(AsyncTransport)
-    record(Transport)
-    return names
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ T = TypeVar("T")
 class AsyncStream(Generic[T]):
     """An iterator. When the connection is lost it is made again, for as long as the client's patience lasts.
 
-    Close it, or use it in an `async with`, if you do not read it to its end.
+    Close it, or use it in an `async with`, if you do not read it to its end. A read that is cancelled or interrupted
+    takes nothing away: the next one goes on where it was.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class AsyncStream(Generic[T]):
         self._pending: deque[T] = deque()
         self._call: io.StreamCall[Any, Any] | None = None
         self._failure: Callable[[grpc.RpcError], SandgateError]
+        self._request_id: str | None = None
         self._watchdog: io.Watchdog | None = None
         self._closed = False
 
@@ -50,6 +52,7 @@ class AsyncStream(Generic[T]):
             if self._closed or self._follow.ended:
                 self.close()
                 raise StopAsyncIteration
+            message = None
             try:
                 message = await self._read()
                 self._pending.extend(self._follow.take(message))
@@ -57,11 +60,17 @@ class AsyncStream(Generic[T]):
                 self._drop()
                 if self._closed:
                     continue
-                await io.sleep(self._delay(error))
+                await io.sleep(self._delay(error.of_request(self._request_id)))
             except BaseException:
-                self.close()
+                # Cancelled, or Ctrl-C. To go on behind a message that is half taken would leave a gap.
+                self._drop() if message is None else self.close()
                 raise
         return self._pending.popleft()
+
+    @property
+    def request_id(self) -> str | None:
+        """By what the server's log calls the last request; each connection makes a new one."""
+        return self._request_id
 
     def close(self) -> None:
         """Stops following. What is followed goes on."""
@@ -78,7 +87,8 @@ class AsyncStream(Generic[T]):
 
     async def _read(self) -> Any:
         if self._call is None or self._watchdog is None:
-            self._call, self._failure = self._transport.stream(self._pick, self._follow.request())
+            opened = self._transport.stream(self._pick, self._follow.request())
+            self._call, self._request_id, self._failure = opened
             self._watchdog = io.Watchdog(self._call)
         try:
             message = await io.read(self._call, self._watchdog)

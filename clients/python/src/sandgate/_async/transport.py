@@ -9,7 +9,8 @@ import grpc
 from .._core import io_async as io
 from .._core.errors import ClosedError, NoServer, SandgateError
 from .._core.retry import Outage
-from .._core.status import from_rpc
+from .._core.status import REQUEST_ID, from_rpc
+from .._core.values import new_request_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +28,6 @@ class AsyncTransport:
     def __init__(self, endpoint: Endpoint, patience: float) -> None:
         self.endpoint = endpoint
         self.patience = patience
-        self.metadata = endpoint.metadata
         self._channels = io.Channels(endpoint)
         self._contacted = False
         self._closed = False
@@ -40,40 +40,51 @@ class AsyncTransport:
         """A server answered."""
         self._contacted = True
 
-    async def once(self, pick: Callable[[io.Stub], io.UnaryUnary[RequestT, AnswerT]], request: RequestT) -> AnswerT:
+    async def once(
+        self,
+        pick: Callable[[io.Stub], io.UnaryUnary[RequestT, AnswerT]],
+        request: RequestT,
+        request_id: str | None = None,
+    ) -> AnswerT:
         """Makes a call that could take effect twice if it were repeated."""
-        stub = self._stub()
+        stub, request_id = self._stub(), request_id or new_request_id()
         try:
-            answer = await pick(stub)(request, metadata=self.metadata)
+            answer = await pick(stub)(request, metadata=self._metadata(request_id))
         except grpc.RpcError as error:
-            raise self._failed(stub, error) from None
+            raise self._failed(stub, error, request_id) from None
         self._contacted = True
         return answer
 
-    async def repeat(self, pick: Callable[[io.Stub], io.UnaryUnary[RequestT, AnswerT]], request: RequestT) -> AnswerT:
+    async def repeat(
+        self,
+        pick: Callable[[io.Stub], io.UnaryUnary[RequestT, AnswerT]],
+        request: RequestT,
+        request_id: str | None = None,
+    ) -> AnswerT:
         """Makes a call that may be repeated after a lost answer, until it is answered or patience ends."""
         outage = self.outage()
         while True:
             try:
-                return await self.once(pick, request)
+                return await self.once(pick, request, request_id)
             except SandgateError as error:
                 delay = outage.failed(error)
             await io.sleep(delay)
 
     def stream(
         self, pick: Callable[[io.Stub], io.UnaryStream[RequestT, AnswerT]], request: RequestT
-    ) -> tuple[io.StreamCall[RequestT, AnswerT], Callable[[grpc.RpcError], SandgateError]]:
-        """Opens a stream of answers. Also gives what makes an error of ours of one of its own."""
-        stub = self._stub()
-        return pick(stub)(request, metadata=self.metadata), lambda error: self._failed(stub, error)
+    ) -> tuple[io.StreamCall[RequestT, AnswerT], str, Callable[[grpc.RpcError], SandgateError]]:
+        """Opens a stream of answers. Also gives its request id, and what makes an error of ours of one of its own."""
+        stub, request_id = self._stub(), new_request_id()
+        call = pick(stub)(request, metadata=self._metadata(request_id))
+        return call, request_id, lambda error: self._failed(stub, error, request_id)
 
-    async def upload(self, messages: Iterator[service.UploadRequest]) -> service.UploadResponse:
+    async def upload(self, messages: Iterator[service.UploadRequest], request_id: str) -> service.UploadResponse:
         """Sends a stream of messages, once."""
         stub = self._stub()
         try:
-            answer = await io.upload(stub, messages, self.metadata)
+            answer = await io.upload(stub, messages, self._metadata(request_id))
         except grpc.RpcError as error:
-            raise self._failed(stub, error) from None
+            raise self._failed(stub, error, request_id) from None
         self._contacted = True
         return answer
 
@@ -87,7 +98,10 @@ class AsyncTransport:
             raise ClosedError("the client is closed")
         return self._channels.stub()
 
-    def _failed(self, stub: io.Stub, error: grpc.RpcError) -> SandgateError:
+    def _metadata(self, request_id: str) -> tuple[tuple[str, str], ...]:
+        return (*self.endpoint.metadata, (REQUEST_ID, request_id))
+
+    def _failed(self, stub: io.Stub, error: grpc.RpcError, request_id: str) -> SandgateError:
         if self._closed:
             return ClosedError("the client was closed while a call was under way")
         failure = from_rpc(error)
@@ -95,4 +109,4 @@ class AsyncTransport:
             self._contacted = True
         if isinstance(failure, NoServer):
             self._channels.refused(stub)
-        return failure
+        return failure.of_request(request_id)

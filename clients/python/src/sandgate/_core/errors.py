@@ -5,7 +5,7 @@ The classes for the reasons of the contract are generated (`_gen/reasons.py`) fr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 import grpc
 
@@ -57,6 +57,11 @@ class SandgateError(Exception):
     def path(self) -> str | None:
         """The path at fault, with reasons that concern files."""
         return self.metadata.get("path")
+
+    def of_request(self, request_id: str | None) -> Self:
+        """The same error, which has that request's id if it had none."""
+        self.request_id = self.request_id or request_id
+        return self
 
     def __str__(self) -> str:
         facts = [fact for fact in (self.reason, self.request_id and f"request {self.request_id}") if fact]

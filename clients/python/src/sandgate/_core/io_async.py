@@ -53,8 +53,9 @@ class Channels:
         loop = asyncio.get_running_loop()
         found = self._stubs.get(loop)
         if found is None:
-            for gone in [other for other in self._stubs if other.is_closed()]:
-                del self._stubs[gone]
+            # Copied first: loops of other threads come and go meanwhile.
+            for gone in [other for other in list(self._stubs) if other.is_closed()]:
+                self._stubs.pop(gone, None)
             channel = grpc.aio.insecure_channel(self._endpoint.target, options(self._endpoint.target))
             found = self._stubs[loop] = (channel, SandboxServiceStub(channel))
         return found[1]
@@ -65,7 +66,7 @@ class Channels:
     async def close(self) -> None:
         """Closes the channel of this loop, and leaves those of others to them."""
         found = self._stubs.pop(asyncio.get_running_loop(), None)
-        for loop, (channel, _) in self._stubs.items():
+        for loop, (channel, _) in list(self._stubs.items()):
             if loop.is_running():
                 asyncio.run_coroutine_threadsafe(channel.close(), loop)
         self._stubs.clear()

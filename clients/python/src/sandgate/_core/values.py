@@ -29,6 +29,11 @@ def new_id() -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(20))
 
 
+def new_request_id() -> str:
+    """By what the server's log calls a request. Made here, so that it is known also if no answer comes."""
+    return secrets.token_hex(8)
+
+
 def seconds(span: Span) -> float:
     """A span in seconds."""
     return span.total_seconds() if isinstance(span, timedelta) else float(span)

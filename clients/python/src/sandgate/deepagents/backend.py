@@ -24,7 +24,7 @@ from .names import PREFIX, running_thread, thread_name
 from .options import MOST_OUTPUT, MOST_SAVED, Options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from deepagents.backends.protocol import (
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from .._async.client import AsyncClient
     from .._async.sandbox import AsyncSandbox
-    from .._core.types import SandboxInfo
+    from .._core.types import SandboxInfo, Volume
     from .._core.values import Span
     from .._gen.sync.sandbox import Sandbox
 
@@ -79,6 +79,9 @@ class SandgateBackend(BaseSandbox):
         env: Mapping[str, str] | None = None,
         ttl: Span | None = None,
         idle: Span | None = None,
+        warm_pool: str | None = None,
+        connection: str | None = None,
+        volumes: Sequence[Volume] = (),
         ephemeral: bool | None = None,
         root_dir: str | None = None,
         virtual_mode: bool = False,
@@ -99,6 +102,9 @@ class SandgateBackend(BaseSandbox):
             env: For every command.
             ttl: How long it lives.
             idle: How long it may idle.
+            warm_pool: On Kubernetes, the pool to take it from.
+            connection: On Kubernetes, the way to reach it.
+            volumes: On Kubernetes, those to make for it.
             ephemeral: `close` deletes it. By default only what has no name.
             root_dir: The directory that commands and relative paths begin in.
             virtual_mode: `root_dir` is `/` to the file tools, and nothing outside of it exists. Commands see all.
@@ -116,6 +122,9 @@ class SandgateBackend(BaseSandbox):
             env=env,
             ttl=ttl,
             idle=idle,
+            warm_pool=warm_pool,
+            connection=connection,
+            volumes=volumes,
             ephemeral=(sandbox is None and name is None) if ephemeral is None else ephemeral,
             root_dir=root_dir,
             virtual_mode=virtual_mode,
@@ -146,7 +155,7 @@ class SandgateBackend(BaseSandbox):
         """A sandbox for each conversation, found again on its next turn and by the next process.
 
         Without an id it is the thread of the graph that runs, so that one backend serves all of them. The options are
-        those of the constructor. Give an `idle` limit: nobody else ends these sandboxes.
+        those of the constructor; `ttl` and `idle` say when a sandbox ends, else its template does.
         """
         if {"sandbox", "name"} & options.keys():
             raise TypeError("the thread names the sandbox")

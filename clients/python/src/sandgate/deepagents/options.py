@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from .._core.requests import connection_mode
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .._core.types import Volume
     from .._core.values import Span
 
 MOST_OUTPUT = 1 << 20
@@ -25,6 +28,9 @@ class Options:
     env: Mapping[str, str] | None = None
     ttl: Span | None = None
     idle: Span | None = None
+    warm_pool: str | None = None
+    connection: str | None = None
+    volumes: Sequence[Volume] = ()
     ephemeral: bool = False
     root_dir: str | None = None
     virtual_mode: bool = False
@@ -34,6 +40,7 @@ class Options:
     stream: bool = True
 
     def __post_init__(self) -> None:
+        connection_mode(self.connection)  # Says now what is wrong with it.
         if self.root_dir is not None and not self.root_dir.startswith("/"):
             raise ValueError(f"root_dir is a path of the sandbox and begins with a slash, not {self.root_dir!r}")
         if self.virtual_mode and self.root_dir is None:

@@ -147,13 +147,16 @@ class FileTools:
         """Lines with a plain text. Binary files are left out."""
         with self._keeper.use() as kept:
             segments = (glob or "").split("/")
-            if ".." in segments:
-                return GrepResult(error=f"Path '{path or '.'}': invalid_pattern (a glob can't hold `..`)")
             try:
                 results.sayable(pattern, glob or "")
+                where = kept.inward(kept.places.start(path))
+                if ".." in segments:
+                    if (kept.files.stat(where)).is_dir:
+                        return GrepResult(error=f"Path '{path or '.'}': invalid_pattern (a glob can't hold `..`)")
+                    glob = None  # One file is searched whatever the glob.
                 found = kept.files.grep(
                     results.lines_with(pattern),
-                    kept.inward(kept.places.start(path)),
+                    where,
                     # One that ends in a slash is for directories, and the server takes it for names of files as well.
                     include=[f"{glob}." if glob.endswith("/") else glob] if glob else [],
                     # What is in these directories, and not files of these names: `.git` may be one.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..._core import convert, requests, types
 from ..._core.errors import ProtocolError
 from ..._core.follow import FileWatch
-from ..._core.values import Path, path_fields, to_bytes, to_path, to_timestamp
+from ..._core.values import Path, new_request_id, path_fields, to_bytes, to_path, to_timestamp
 from ..._gen.reasons import FileNotFound
 from ...v1 import files_pb2
 from ...v1 import sandbox_service_pb2 as service
@@ -50,9 +50,7 @@ class Files:
         Operations and outcomes are messages of the contract (`sandgate.v1.files_pb2`). `sandgate.op_error` tells what
         went wrong with one.
         """
-        request = requests.batch(self._target, self._view, ops, stop_on_error=stop_on_error)
-        answer = self._transport.repeat(lambda stub: stub.FileOps, request)
-        return builtins.list(answer.results)
+        return self._batch(ops, stop_on_error=stop_on_error)
 
     def stat(self, path: Path, *, follow: bool = True) -> types.FileInfo:
         """Facts about a path. Without `follow`, a symlink at its end is told as such."""
@@ -264,11 +262,19 @@ class Files:
         )
         return Stream(self._transport, lambda stub: stub.WatchFiles, FileWatch(request))
 
+    def _batch(
+        self, ops: Sequence[files_pb2.FileOp], *, stop_on_error: bool = False, request_id: str | None = None
+    ) -> builtins.list[files_pb2.FileOpResult]:
+        request = requests.batch(self._target, self._view, ops, stop_on_error=stop_on_error)
+        answer = self._transport.repeat(lambda stub: stub.FileOps, request, request_id)
+        return builtins.list(answer.results)
+
     def _one(self, op: files_pb2.FileOp) -> files_pb2.FileOpResult:
-        results = self.batch([op])
+        request_id = new_request_id()
+        results = self._batch([op], request_id=request_id)
         if len(results) != 1:
             raise ProtocolError("the server's answer has no outcome")
         error = convert.op_error(results[0])
         if error is not None:
-            raise error
+            raise error.of_request(request_id)
         return results[0]

@@ -24,7 +24,8 @@ T = TypeVar("T")
 class Stream(Generic[T]):
     """An iterator. When the connection is lost it is made again, for as long as the client's patience lasts.
 
-    Close it, or use it in a `with`, if you do not read it to its end.
+    Close it, or use it in a `with`, if you do not read it to its end. A read that is cancelled or interrupted
+    takes nothing away: the next one goes on where it was.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Stream(Generic[T]):
         self._pending: deque[T] = deque()
         self._call: io.StreamCall[Any] | None = None
         self._failure: Callable[[grpc.RpcError], SandgateError]
+        self._request_id: str | None = None
         self._watchdog: io.Watchdog | None = None
         self._closed = False
 
@@ -51,6 +53,7 @@ class Stream(Generic[T]):
             if self._closed or self._follow.ended:
                 self.close()
                 raise StopIteration
+            message = None
             try:
                 message = self._read()
                 self._pending.extend(self._follow.take(message))
@@ -58,11 +61,17 @@ class Stream(Generic[T]):
                 self._drop()
                 if self._closed:
                     continue
-                io.sleep(self._delay(error))
+                io.sleep(self._delay(error.of_request(self._request_id)))
             except BaseException:
-                self.close()
+                # Cancelled, or Ctrl-C. To go on behind a message that is half taken would leave a gap.
+                self._drop() if message is None else self.close()
                 raise
         return self._pending.popleft()
+
+    @property
+    def request_id(self) -> str | None:
+        """By what the server's log calls the last request; each connection makes a new one."""
+        return self._request_id
 
     def close(self) -> None:
         """Stops following. What is followed goes on."""
@@ -79,7 +88,8 @@ class Stream(Generic[T]):
 
     def _read(self) -> Any:
         if self._call is None or self._watchdog is None:
-            self._call, self._failure = self._transport.stream(self._pick, self._follow.request())
+            opened = self._transport.stream(self._pick, self._follow.request())
+            self._call, self._request_id, self._failure = opened
             self._watchdog = io.Watchdog(self._call)
         try:
             message = io.read(self._call, self._watchdog)

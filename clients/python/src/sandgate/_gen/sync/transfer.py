@@ -15,7 +15,7 @@ from ..._core import local_files as local
 from ..._core.errors import TransferFailed
 from ..._core.follow import FileDownload, TarDownload
 from ..._core.status import from_file_error
-from ..._core.values import new_id, path_fields
+from ..._core.values import new_id, new_request_id, path_fields
 from ..._gen.reasons import FileIsDirectory, FileNotRegular
 from ...v1 import files_pb2
 from ...v1 import sandbox_service_pb2 as service
@@ -97,14 +97,15 @@ def upload_tree(
             format=files_pb2.TRANSFER_FORMAT_TAR,
         )
     )
-    answer = transport.upload(local.messages(start, chunks, progress))
+    request_id = new_request_id()
+    answer = transport.upload(local.messages(start, chunks, progress), request_id)
     if answer.failures_total:
         failures = [from_file_error(failure.error) for failure in answer.failures]
         raise TransferFailed(
             f"{answer.failures_total} of the entries could not be made: {failures[0]}",
             failures=failures,
             total=answer.failures_total,
-        )
+        ).of_request(request_id)
     return types.TransferResult(answer.entries, answer.bytes)
 
 
@@ -221,7 +222,7 @@ def download_tree(
             f"{len(state.failures)} of the entries could not be read: {state.failures[0]}",
             failures=state.failures,
             total=len(state.failures),
-        )
+        ).of_request(stream.request_id)
     return unpacked
 
 
@@ -234,6 +235,6 @@ def download_tar_to(
         for chunk in stream:
             io.in_thread(file.write, chunk)
     if state.failures:
-        raise state.failures[0]
+        raise state.failures[0].of_request(stream.request_id)
     summary = state.summary
     return types.TransferResult(summary.entries if summary else 0, summary.bytes if summary else 0)

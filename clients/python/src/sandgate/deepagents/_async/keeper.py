@@ -111,6 +111,9 @@ class AsyncKeeper:
                 env=options.env,
                 ttl=options.ttl,
                 idle=options.idle,
+                warm_pool=options.warm_pool,
+                connection=options.connection,
+                volumes=options.volumes,
                 keep=True,
                 auto_resume=True,
             )
