@@ -199,7 +199,9 @@ async fn stand_still(client: &mut Client, id: &str) -> ExecInfo {
     loop {
         sleep(Duration::from_millis(500)).await;
         let exec = get(client, id).await;
-        if exec.written == last.written && exec.written.unwrap().stdout > 0 {
+        // Which of the streams has filled the log is up to the two writers.
+        let written = exec.written.unwrap();
+        if exec.written == last.written && written.stdout + written.stderr > 0 {
             return exec;
         }
         last = exec;

@@ -8,19 +8,15 @@ mod cut;
 mod inside;
 #[path = "server_faults/killed.rs"]
 mod killed;
-#[path = "server_faults/proxy.rs"]
-mod proxy;
 #[path = "server_faults/stopped.rs"]
 mod stopped;
-#[path = "server_faults/told.rs"]
-mod told;
 #[path = "server_faults/work.rs"]
 mod work;
 
 use std::path::Path;
 
 use sandgate::{Address, Client, Command, Endpoint, Sandbox};
-use sandgate_tests::{in_time, procs, server::Server};
+use sandgate_tests::{in_time, procs, proxy, server::Server, told};
 
 /// A client with a connection of its own.
 async fn connect(socket: &Path) -> Client {

@@ -47,8 +47,8 @@ struct Place {
 
 /// With nothing cached, `cargo-deny` alone takes minutes to build while other tests run.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
-/// What README.md asks for and Debian has: set-up may count on them, and on what they bring; and what everything needs,
-/// among it what brings packages.
+/// What README.md asks for and Debian has: set-up may count on them, and on what they need; and what everything needs,
+/// among it what brings packages. So it may on what Debian calls essential.
 const BASE: [&str; 4] = ["apt", "gcc", "libc6", "python3"];
 /// Nothing of /usr/local, which no package manager takes away.
 const SYSTEM_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
@@ -90,7 +90,7 @@ async fn what_everyday_commands_need_is_on_the_list_and_tested() {
         let tested = tested.get(&tool);
         let tested = tested.unwrap_or_else(|| panic!("make {target} needs {tool}, which scripts/need does not list"));
         assert!(
-            *tested || target == "fuzz",
+            *tested || ["fuzz", "bench", "bench-cluster"].contains(&target.as_str()),
             "make {target} needs {tool}, which is not tested"
         );
     }
@@ -153,9 +153,8 @@ async fn take_all(copy: &Place, items: &[Item]) {
 /// Removes packages from Debian with what depends on them, and with their own parts (a package may be but a name for
 /// others), the base system's excepted. It leaves nothing broken, which apt would refuse to add to.
 async fn purge(copy: &Place, packages: BTreeSet<String>) {
-    let base: BTreeSet<String> = BASE.map(str::to_owned).into();
-    let kept: BTreeSet<String> = &base | &depends(copy, &base).await;
-    let all = &(&packages | &depends(copy, &packages).await) - &kept;
+    let parts = &depends(copy, &packages).await - &base(copy).await;
+    let all = &packages | &parts;
     let query = format!(
         "dpkg-query -W -f '${{db:Status-Status}} ${{Essential}} ${{Package}}\\n' {}",
         words(&all)
@@ -175,12 +174,28 @@ async fn purge(copy: &Place, packages: BTreeSet<String>) {
     }
 }
 
+/// The base system, down to its last library.
+async fn base(copy: &Place) -> BTreeSet<String> {
+    let (_, all) = copy
+        .said("dpkg-query -W -f '${db:Status-Status} ${Essential} ${Package}\\n'")
+        .await;
+    let essential = all.lines().filter_map(|line| line.strip_prefix("installed yes "));
+    let mut base: BTreeSet<String> = BASE.into_iter().chain(essential).map(str::to_owned).collect();
+    loop {
+        let known = base.len();
+        base.append(&mut depends(copy, &base).await);
+        if base.len() == known {
+            return base;
+        }
+    }
+}
+
 /// The names of the packages that some depend on directly.
 async fn depends(copy: &Place, packages: &BTreeSet<String>) -> BTreeSet<String> {
     // It fails if one of them is not installed, and names the others' all the same.
     let (_, lines) = copy
         .said(&format!(
-            "dpkg-query -W -f '${{Depends}}\\n' {} 2>/dev/null",
+            "dpkg-query -W -f '${{Depends}}\\n${{Pre-Depends}}\\n' {} 2>/dev/null",
             words(packages)
         ))
         .await;

@@ -23,7 +23,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 impl TestCgroup {
     pub(crate) fn new() -> Self {
         let name = format!(
-            "sandgate-test-{}-{}",
+            "sandgate-test-runtime-{}-{}",
             process::id(),
             COUNT.fetch_add(1, Ordering::Relaxed)
         );

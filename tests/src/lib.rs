@@ -16,9 +16,11 @@ mod exec;
 pub mod files;
 mod follow;
 pub mod procs;
+pub mod proxy;
 mod runtime;
 pub mod server;
 mod spec;
+pub mod told;
 
 pub use self::{
     cgroup::TestCgroup,

@@ -24,6 +24,8 @@ pub struct ServerOptions {
     pub args: Vec<String>,
     /// Listen on a TCP port too.
     pub tcp: bool,
+    /// Where it writes its log, instead of to the test's stderr. Every server of the test adds to it.
+    pub log: Option<PathBuf>,
 }
 
 /// A server. Killed when dropped, and its sandboxes removed.
@@ -139,6 +141,9 @@ impl Server {
 
     fn spawn(&self) -> Child {
         let mut command = self.command();
+        if let Some(log) = &self.options.log {
+            command.stderr(fs::File::options().create(true).append(true).open(log).unwrap());
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
     }
 
@@ -229,8 +234,11 @@ impl Server {
     /// `sandgate` with this server's address.
     #[must_use]
     pub fn cli(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(cli_binary());
+        // Tests that a shell runs in the background ignore SIGINT, and their children would too.
+        let mut command = Command::new("env");
         command
+            .arg("--default-signal=INT")
+            .arg(cli_binary())
             .args(args)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())

@@ -7,14 +7,19 @@ use sandgate::{
 
 /// All that one follower was told.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
-    pub(crate) stdout: Vec<u8>,
-    pub(crate) stderr: Vec<u8>,
+pub struct Told {
+    /// Of stdout, without what is gone.
+    pub stdout: Vec<u8>,
+    /// Of stderr, without what is gone.
+    pub stderr: Vec<u8>,
     /// Bytes that were said to be gone: stream, first, first after.
-    pub(crate) gaps: Vec<(OutputStream, u64, u64)>,
-    pub(crate) started: u32,
-    pub(crate) exit: Option<ExecExit>,
-    pub(crate) total: Option<ExecOffsets>,
+    pub gaps: Vec<(OutputStream, u64, u64)>,
+    /// How often it was told that it runs.
+    pub started: u32,
+    /// How it ended.
+    pub exit: Option<ExecExit>,
+    /// How long its streams are, told at their end.
+    pub total: Option<ExecOffsets>,
     next: ExecOffsets,
 }
 
@@ -22,7 +27,7 @@ pub(crate) struct Told {
 
 impl Told {
     /// Follows to the end of events, and gives the error that ended them, if one did.
-    pub(crate) async fn follow(exec: &mut Exec) -> (Self, Option<sandgate::Error>) {
+    pub async fn follow(exec: &mut Exec) -> (Self, Option<sandgate::Error>) {
         let mut told = Self::default();
         loop {
             match exec.next().await {
@@ -34,7 +39,7 @@ impl Told {
     }
 
     /// Takes an event. Fails on a byte out of its place.
-    pub(crate) fn take(&mut self, event: Event) {
+    pub fn take(&mut self, event: Event) {
         assert!(self.total.is_none(), "{event:?} after the end");
         match event {
             Event::Started(_) => self.started += 1,
@@ -58,7 +63,7 @@ impl Told {
     }
 
     /// It is all there was to tell: every byte, one start, one exit with that code, and the end.
-    pub(crate) fn check_whole(&self, stdout: &[u8], stderr: &[u8], code: i32) {
+    pub fn check_whole(&self, stdout: &[u8], stderr: &[u8], code: i32) {
         assert_same("stdout", &self.stdout, stdout);
         assert_same("stderr", &self.stderr, stderr);
         assert_eq!(self.gaps, [], "nothing is missing");
@@ -68,7 +73,7 @@ impl Told {
     }
 
     /// What there is of each stream is its beginning, and the rest is said to be gone.
-    pub(crate) fn check_beginning(&self, stdout: &[u8], stderr: &[u8]) {
+    pub fn check_beginning(&self, stdout: &[u8], stderr: &[u8]) {
         assert!(stdout.starts_with(&self.stdout), "stdout is not what was written");
         assert!(stderr.starts_with(&self.stderr), "stderr is not what was written");
         let ends = [
@@ -85,7 +90,8 @@ impl Told {
     }
 
     /// How far each stream is, with what is gone.
-    pub(crate) fn offsets(&self) -> ExecOffsets {
+    #[must_use]
+    pub fn offsets(&self) -> ExecOffsets {
         self.next
     }
 
@@ -105,7 +111,7 @@ impl Told {
 }
 
 /// As `assert_eq`, but shows only where two long texts part.
-pub(crate) fn assert_same(what: &str, got: &[u8], wanted: &[u8]) {
+pub fn assert_same(what: &str, got: &[u8], wanted: &[u8]) {
     let parted = got.iter().zip(wanted).position(|(a, b)| a != b);
     let parted = parted.unwrap_or(got.len().min(wanted.len()));
     let near = |bytes: &[u8]| {

@@ -18,7 +18,7 @@ use tokio::{
 const PIECE: usize = 1000;
 
 /// A proxy.
-pub(crate) struct Proxy {
+pub struct Proxy {
     socket: PathBuf,
     open: Arc<Mutex<Vec<AbortHandle>>>,
     accepting: JoinHandle<()>,
@@ -27,7 +27,8 @@ pub(crate) struct Proxy {
 // === impl Proxy ===
 
 impl Proxy {
-    pub(crate) fn start(socket: PathBuf, server: PathBuf) -> Self {
+    /// Listens on the one and connects to the other, for each connection anew.
+    pub fn start(socket: PathBuf, server: PathBuf) -> Self {
         let listener = UnixListener::bind(&socket).unwrap();
         let open: Arc<Mutex<Vec<AbortHandle>>> = Arc::default();
         let opened = Arc::clone(&open);
@@ -45,12 +46,14 @@ impl Proxy {
         }
     }
 
-    pub(crate) fn socket(&self) -> &Path {
+    /// Where it listens.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
         &self.socket
     }
 
     /// Cuts every connection, and says how many there were.
-    pub(crate) fn cut(&self) -> usize {
+    pub fn cut(&self) -> usize {
         let mut open = self.open.lock().unwrap();
         let alive = open.iter().filter(|connection| !connection.is_finished()).count();
         open.drain(..).for_each(|connection| connection.abort());
