@@ -23,6 +23,7 @@ export RUFF_CACHE_DIR := $(SANDGATE_CACHE)/ruff
 
 # Passed on: `make test ARGS=name_of_a_test`, `make run ARGS=--help`.
 ARGS ?=
+SOAK_SECONDS ?= 600
 FUZZ_SECONDS ?= 60
 # Long inputs from the start: what is interesting is behind many operations and whole tar headers.
 FUZZ_ARGS := -len_control=0 -max_len=2048
@@ -64,7 +65,7 @@ runtime: ## Build the runtime and the monitor, two static binaries
 
 .PHONY: test
 test: runtime ## Run all tests, against the real binaries
-	@$(NEED) buf perl strace pytest dcode cluster helm agent-sandbox-sdk
+	@$(NEED) buf perl strace pytest dcode cluster helm agent-sandbox-sdk peers python-runtime
 	@./scripts/test $(ARGS)
 
 .PHONY: test-cluster
@@ -74,6 +75,11 @@ test-cluster: runtime ## Run all tests that need a Kubernetes, also those of fau
 	cargo test --locked -p sandgate-kubernetes-tests --no-run
 	@RUST_TEST_THREADS=6 ./scripts/cluster with \
 		cargo test --locked --offline -p sandgate-kubernetes-tests --no-fail-fast -- $(ARGS)
+
+.PHONY: soak
+soak: runtime ## Do random things to fifty sandboxes for SOAK_SECONDS (600), while the server is killed and connections are cut
+	cargo build --locked -p sandgate-server
+	SANDGATE_SOAK_SECONDS=$(SOAK_SECONDS) cargo test --locked -p sandgate-tests --test soak -- --nocapture $(ARGS)
 
 .PHONY: cluster
 cluster: runtime ## Bring up a real Kubernetes of one node to test with
@@ -150,15 +156,30 @@ gen: ## Write the generated code of the other languages
 	@$(NEED) pytest
 	@./scripts/gen
 
+# With ARGS nothing is written, unless they say so: a page with a part of the figures would replace the whole.
 .PHONY: bench
-bench: runtime ## Run the benchmarks
-	cargo run --release --locked -p sandgate-bench -- $(ARGS)
+bench: build ## Measure against this machine and against the peers; writes docs/benchmarks.md
+	@$(NEED) peers sshd python-runtime pytest
+	cargo build --release --locked -p sandgate-bench
+	@$(CARGO_TARGET_DIR)/release/sandgate-bench $(or $(ARGS),--out docs)
+
+.PHONY: bench-smoke
+bench-smoke: runtime ## Do a little of all that is measured, to see that it works
+	@$(NEED) peers python-runtime pytest
+	cargo build --locked -p sandgate-server -p sandgate
+	cargo test --locked -p sandgate-bench --test smoke -- --nocapture
 
 .PHONY: bench-cluster
-bench-cluster: runtime ## Run the benchmarks that need a Kubernetes
-	@$(NEED) venv cluster
-	cargo build --release --locked -p sandgate-server -p sandgate-bench
-	@./scripts/cluster with $(CARGO_TARGET_DIR)/release/claims
+bench-cluster: build ## Measure on a Kubernetes, against kubectl and the Python SDKs; writes docs/benchmarks-cluster.md
+	@$(NEED) venv pytest cluster agent-sandbox-sdk kubectl langchain-k8s
+	cargo build --release --locked -p sandgate-bench
+	@./scripts/cluster with $(CARGO_TARGET_DIR)/release/claims $(or $(ARGS),--out docs)
+
+.PHONY: bench-python
+bench-python: build ## Compare two streams at a time with one, in the Python client
+	@$(NEED) pytest
+	@PYTHONPATH=clients/python/src SANDGATE_SERVER_BIN=$(CARGO_TARGET_DIR)/release/sandgate-server \
+		$(SANDGATE_TOOLS)/pytest/bin/python clients/python/tools/bench.py $(ARGS)
 
 .PHONY: fuzz
 fuzz: ## Fuzz paths and tar entries, each for FUZZ_SECONDS (60)

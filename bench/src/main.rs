@@ -1,8 +1,4 @@
-//! What the runtime costs, as ratios against what this machine can do.
-//!
-//! Machines are shared and noisy, so each figure is the ratio of two medians of interleaved measurements in one run, with
-//! the middle half of the ratios beside it. Two limits are measured: *bare*, the work done by this process itself, and
-//! *floor*, a tonic server with nothing else in it.
+//! `make bench`: measures, prints, and writes the page in `docs/`.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::expect_used,
@@ -12,70 +8,79 @@
     reason = "a benchmark that can't go on ends"
 )]
 
-mod compare;
+mod cases;
 mod floor;
+mod ours;
+mod peers;
 mod work;
 
-use sandgate_tests::{Runtime, RuntimeOptions};
+use std::path::{Path, PathBuf};
 
-use crate::compare::compare;
+use clap::Parser;
 
+use crate::cases::{Bench, Scale, commands, files, peers as peer_cases, python, sandboxes, streams};
+
+/// Measures Sandgate against what this machine can do and against its peers. Needs root.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Measure only what has this in its name.
+    only: Option<String>,
+    /// Do just enough of everything to see that it works.
+    #[arg(long)]
+    smoke: bool,
+    /// Write the page, its charts and the figures there.
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+const PREFACE: &str = include_str!("preface.md");
+
+// One thread, as the client of an agent has it.
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    if let Some(socket) = std::env::args()
-        .nth(1)
-        .filter(|_| std::env::args().nth(2).as_deref() == Some("floor"))
+    // The floor's processes are this program too.
+    let words: Vec<String> = std::env::args().skip(1).take(2).collect();
+    if let [role, socket] = &words[..]
+        && floor::play(role, Path::new(socket)).await.is_some()
     {
-        return floor::serve(socket.as_ref()).await;
+        return;
     }
-    let floor = floor::Floor::start().await;
-    let runtime = Runtime::start_with(RuntimeOptions {
-        cgroups: true,
-        ..Default::default()
-    })
-    .await;
-    let (ours, theirs) = (runtime.connect().await, floor.connect().await);
-    println!("each line: ours / the limit, median of the ratios [middle half]");
-    compare(
-        "Run of `sh -c true`, against a bare spawn",
-        300,
-        || work::run(ours.clone()),
-        work::bare,
-    )
-    .await;
-    compare(
-        "Run of `sh -c true`, against the floor",
-        300,
-        || work::run(ours.clone()),
-        || work::run(theirs.clone()),
-    )
-    .await;
-    compare(
-        "FileOps read of 4 KiB, against the floor",
-        500,
-        || work::read(ours.clone()),
-        || work::read(theirs.clone()),
-    )
-    .await;
-    compare(
-        "stdout of 128 MiB, against the floor",
-        8,
-        || work::stdout(ours.clone()),
-        || work::stdout(theirs.clone()),
-    )
-    .await;
-    compare(
-        "upload of 128 MiB, against the floor",
-        8,
-        || work::upload(ours.clone()),
-        || work::upload(theirs.clone()),
-    )
-    .await;
-    compare(
-        "download of 128 MiB, against the floor",
-        8,
-        || work::download(ours.clone()),
-        || work::download(theirs.clone()),
-    )
-    .await;
+    let args = Args::parse();
+    let mut bench = Bench {
+        report: sandgate_bench::report::Report::default(),
+        scale: Scale::new(args.smoke),
+        ours: ours::Ours::start().await,
+        floor: floor::Floor::start().await,
+    };
+    macro_rules! cases {
+        ($($name:literal => $case:path,)+) => {$(
+            if args.only.as_ref().is_none_or(|only| $name.contains(only.as_str())) {
+                $case(&mut bench).await;
+            }
+        )+};
+    }
+    cases! {
+        "run" => commands::one,
+        "at-once" => commands::many,
+        "stdout" => streams::stdout,
+        "transfer" => files::large,
+        "read" => files::small,
+        "tar" => files::tar,
+        "grep" => files::grep,
+        "create" => sandboxes::one,
+        "followers" => streams::followers,
+        "stopped" => streams::stopped,
+        "peers" => peer_cases::commands,
+        "peers" => peer_cases::files,
+        "python" => python::client,
+        "scale" => sandboxes::many,
+    }
+    if let Some(out) = args.out {
+        bench.report.write(&out, "benchmarks", PREFACE).unwrap();
+    }
+    let missed = bench.report.missed();
+    if !missed.is_empty() {
+        println!("\nmissed:");
+        missed.iter().for_each(|line| println!("  {line}"));
+    }
 }

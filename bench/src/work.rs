@@ -1,100 +1,204 @@
-//! The work that is measured, the same for the runtime and for the floor.
-
-use std::process::Command;
+//! The work that is measured: the same for Sandgate, for its runtime alone, and for the floor.
 
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
+use sandgate::{Command, Sandbox, v1};
 use sandgate_proto::runtime::v1::{
-    DownloadPath, DownloadRequest, ExecRequest, ExecSpec, ExecStart, FileOp, FileOpsRequest, OnFull, ReadOp,
-    UploadEntry, UploadEntryEnd, UploadRequest, UploadStart, exec_request, file_op, upload_request::Message,
+    DownloadPath, DownloadRequest, ExecRequest, ExecStart, FileOpsRequest, UploadRequest, exec_request, upload_request,
 };
 use sandgate_tests::{Client, argv, new_id, run_request};
 
-pub(crate) const SIZE: usize = 128 << 20;
+/// As large as the messages that Sandgate sends.
 pub(crate) const CHUNK: usize = 64 << 10;
-const FILE: &str = "bench.bin";
+/// What a follower that falls behind may still find. Writers are held back, so nothing is dropped.
+pub(crate) const RETAINED: u64 = 4 << 20;
+pub(crate) const NOTHING: [&str; 3] = ["/bin/sh", "-c", "true"];
 
 /// A shell that does nothing, started by this process.
-pub(crate) async fn bare() {
-    assert!(Command::new("/bin/sh").args(["-c", "true"]).status().unwrap().success());
+pub(crate) async fn spawn_bare() {
+    let spawned = || std::process::Command::new(NOTHING[0]).args(&NOTHING[1..]).status();
+    assert!(spawned().unwrap().success());
 }
 
-/// The same, through gRPC.
-pub(crate) async fn run(mut client: Client) {
+/// The same through Sandgate.
+pub(crate) async fn run(sandbox: &Sandbox) {
+    let answer = sandbox.run(Command::new(NOTHING)).send().await.unwrap();
+    assert!(
+        answer.exec.is_some_and(|exec| exec
+            .exit
+            .is_some_and(|exit| exit.status == Some(v1::exec_exit::Status::Code(0)))),
+        "it did not run"
+    );
+}
+
+/// The same through a runtime alone, or through the floor.
+pub(crate) async fn run_at(client: &Client) {
     client
-        .run(run_request(&new_id("run"), argv(&["/bin/sh", "-c", "true"])))
+        .clone()
+        .run(run_request(&new_id("run"), argv(&NOTHING)))
         .await
         .unwrap();
 }
 
-/// Reads 4 KiB of a file.
-pub(crate) async fn read(mut client: Client) {
-    let op = ReadOp {
-        path: "/etc/services".into(),
-        max_bytes: 4096,
+/// Reads 4 KiB of a file, `times` in one call.
+pub(crate) async fn read(sandbox: &Sandbox, times: usize) {
+    let op = v1::FileOp {
+        op: Some(v1::file_op::Op::Read(v1::ReadOp {
+            path: SMALL_FILE.into(),
+            max_bytes: 4096,
+            ..Default::default()
+        })),
+    };
+    let request = v1::FileOpsRequest {
+        sandbox: sandbox.name().into(),
+        ops: vec![op; times],
         ..Default::default()
     };
-    let ops = vec![FileOp {
-        op: Some(file_op::Op::Read(op)),
-    }];
-    let answer = client
-        .file_ops(FileOpsRequest {
-            ops,
-            ..Default::default()
-        })
-        .await
-        .unwrap();
+    let answer = sandbox.client().raw().file_ops(request).await.unwrap().into_inner();
+    let is_read = |result: &v1::FileOpResult| matches!(&result.result, Some(v1::file_op_result::Result::Read(read)) if read.content.len() == 4096);
+    assert!(
+        answer.results.len() == times && answer.results.iter().all(is_read),
+        "{answer:?}"
+    );
+}
+
+/// What `read` reads.
+pub(crate) const SMALL_FILE: &str = "/workspace/small";
+
+/// The floor's answer of 4 KiB.
+pub(crate) async fn echo(client: &Client) {
+    let answer = client.clone().file_ops(FileOpsRequest::default()).await.unwrap();
     assert_eq!(answer.into_inner().results.len(), 1);
 }
 
-/// Follows a command that writes much; the writer is held back, so nothing is dropped.
-pub(crate) async fn stdout(mut client: Client) {
-    let spec = ExecSpec {
-        on_full: OnFull::Hold.into(),
-        retain_bytes: 4 << 20,
-        ..argv(&["head", "-c", &SIZE.to_string(), "/dev/zero"])
+/// Follows a command that writes `size` bytes; the writer is held back, so nothing is dropped.
+pub(crate) async fn stdout(sandbox: &Sandbox, size: usize) {
+    let seen = drain(sandbox.exec(zeros(size, v1::OnFull::Hold))).await;
+    assert_eq!(seen, size);
+}
+
+/// A command that writes `size` bytes as fast as it can.
+pub(crate) fn zeros(size: usize, on_full: v1::OnFull) -> Command {
+    writing(format!("exec head -c {size} /dev/zero"), on_full)
+}
+
+/// The same, once it has read a line, so that nobody who follows it comes late.
+pub(crate) fn gated_zeros(size: usize, on_full: v1::OnFull) -> Command {
+    writing(format!("read go; exec head -c {size} /dev/zero"), on_full).stdin()
+}
+
+fn writing(script: String, on_full: v1::OnFull) -> Command {
+    Command::from_spec(v1::ExecSpec {
+        command: Some(v1::exec_spec::Command::Shell(script)),
+        on_full: on_full.into(),
+        retain_bytes: RETAINED,
+        ..Default::default()
+    })
+}
+
+/// Lets a gated command begin.
+pub(crate) async fn open_gate(sandbox: &Sandbox, exec_id: &str) {
+    let request = v1::WriteExecRequest {
+        sandbox: sandbox.name().into(),
+        exec_id: exec_id.into(),
+        writer: "gate".into(),
+        stdin: Some(v1::StdinWrite {
+            offset: 0,
+            data: Bytes::from_static(b"\n"),
+            close: true,
+        }),
+        ..Default::default()
     };
+    sandbox.client().raw().write_exec(request).await.unwrap();
+}
+
+/// Reads all there is; answers how many bytes came.
+pub(crate) async fn drain(mut exec: sandgate::Exec) -> usize {
+    let mut seen = 0;
+    while let Some(event) = exec.next().await {
+        if let sandgate::Event::Output { data, .. } = event.unwrap() {
+            seen += data.len();
+        }
+    }
+    seen
+}
+
+pub(crate) async fn stdout_of_floor(client: &Client, size: usize) {
     let start = ExecStart {
-        exec_id: new_id("out"),
-        spec: Some(spec),
+        exec_id: size.to_string(),
         ..Default::default()
     };
     let first = ExecRequest {
         request: Some(exec_request::Request::Start(start)),
     };
-    let mut events = client.exec(stream::iter([first])).await.unwrap().into_inner();
+    let mut events = client.clone().exec(stream::iter([first])).await.unwrap().into_inner();
     while events.message().await.unwrap().is_some() {}
 }
 
-/// Uploads one large file.
-pub(crate) async fn upload(mut client: Client) {
-    let chunk = Bytes::from(vec![7; CHUNK]);
-    let start = Message::Start(UploadStart::default());
-    let entry = Message::Entry(UploadEntry {
-        path: FILE.into(),
+const LARGE_FILE: &str = "/workspace/large";
+
+/// Uploads one file.
+pub(crate) async fn upload(sandbox: &Sandbox, size: usize) {
+    let (chunk, name) = (Bytes::from(vec![7; CHUNK]), sandbox.name().to_owned());
+    let start = v1::upload_request::Message::Start(v1::UploadStart {
+        sandbox: name,
         ..Default::default()
     });
-    let chunks = (0..SIZE / CHUNK).map(move |_| Message::Chunk(chunk.clone()));
-    let end = Message::EntryEnd(UploadEntryEnd::default());
-    let messages = [start, entry].into_iter().chain(chunks).chain([end]);
-    let requests = messages.map(|message| UploadRequest { message: Some(message) });
-    let answer = client.upload(stream::iter(requests)).await.unwrap().into_inner();
-    assert!(answer.failures.is_empty(), "{:?}", answer.failures);
-}
-
-/// Downloads it again.
-pub(crate) async fn download(mut client: Client) {
-    let paths = vec![DownloadPath {
-        path: FILE.into(),
+    let entry = v1::upload_request::Message::Entry(v1::UploadEntry {
+        path: LARGE_FILE.into(),
         ..Default::default()
-    }];
-    let mut answers = client
-        .download(DownloadRequest {
-            paths,
-            ..Default::default()
-        })
+    });
+    let chunks = (0..size / CHUNK).map(move |_| v1::upload_request::Message::Chunk(chunk.clone()));
+    let end = v1::upload_request::Message::EntryEnd(v1::UploadEntryEnd::default());
+    let messages = [start, entry].into_iter().chain(chunks).chain([end]);
+    let requests = messages.map(|message| v1::UploadRequest { message: Some(message) });
+    let answer = sandbox
+        .client()
+        .raw()
+        .upload(stream::iter(requests))
         .await
         .unwrap()
         .into_inner();
-    while answers.message().await.unwrap().is_some() {}
+    assert!(answer.failures.is_empty(), "{:?}", answer.failures);
+}
+
+pub(crate) async fn upload_to_floor(client: &Client, size: usize) {
+    let chunk = Bytes::from(vec![7; CHUNK]);
+    let requests = (0..size / CHUNK).map(move |_| UploadRequest {
+        message: Some(upload_request::Message::Chunk(chunk.clone())),
+    });
+    client.clone().upload(stream::iter(requests)).await.unwrap();
+}
+
+/// Downloads what `upload` made.
+pub(crate) async fn download(sandbox: &Sandbox, size: usize) {
+    let request = v1::DownloadRequest {
+        sandbox: sandbox.name().into(),
+        paths: vec![v1::DownloadPath {
+            path: LARGE_FILE.into(),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let mut answers = sandbox.client().raw().download(request).await.unwrap().into_inner();
+    let mut seen = 0;
+    while let Some(answer) = answers.message().await.unwrap() {
+        if let Some(v1::download_response::Message::Chunk(chunk)) = answer.message {
+            seen += chunk.len();
+        }
+    }
+    assert_eq!(seen, size);
+}
+
+pub(crate) async fn download_from_floor(client: &Client, size: usize) {
+    let paths = vec![DownloadPath {
+        path: size.to_string(),
+        ..Default::default()
+    }];
+    let request = DownloadRequest {
+        paths,
+        ..Default::default()
+    };
+    let mut answers = client.clone().download(request).await.unwrap().into_inner();
+    while answers.next().await.is_some() {}
 }
