@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use sandgate::Command;
+use sandgate::{Command, v1};
 use sandgate_kubernetes_tests::{Mode, Space, until};
 use sandgate_tests::conformance::new_name;
 
@@ -13,32 +13,43 @@ async fn claims_end_in_time_with_all_servers_dead() {
     let mut server = space.server(Mode::InCluster).await;
     let client = server.client().await;
     let create = || client.create().name(new_name());
-    let overdue = create().ttl(Duration::from_secs(8)).send().await.unwrap();
-    let idle = create().idle_limit(Duration::from_secs(4)).send().await.unwrap();
-    let busy = create().idle_limit(Duration::from_secs(4)).send().await.unwrap();
-    let asleep = create()
-        .ttl(Duration::from_secs(15))
-        .idle_limit(Duration::from_secs(2))
-        .send()
-        .await
-        .unwrap();
+    let (overdue, idle, busy, asleep) =
+        tokio::try_join!(create().send(), create().send(), create().send(), create().send()).unwrap();
     overdue.sandbox.start(Command::shell("sleep 600")).await.unwrap();
-    busy.sandbox.start(Command::shell("sleep 20")).await.unwrap();
+    let detached = busy.sandbox.start(Command::shell("sleep 600")).await.unwrap();
     asleep.sandbox.suspend(None).await.unwrap();
+    // Limits begin when everything is as it shall be: how long that took is another matter.
+    let soon = v1::SandboxSettings {
+        idle_limit: Some(Duration::from_secs(2).try_into().unwrap()),
+        ..v1::SandboxSettings::default()
+    };
+    for each in [&busy, &asleep, &idle] {
+        each.sandbox.update(soon.clone(), &["idle_limit"], "").await.unwrap();
+    }
+    overdue.sandbox.extend(Duration::from_secs(2)).await.unwrap();
     server.kill();
     let claims = space.claims();
     let is_there = async |name: &str| {
         let claim = claims.get_opt(name).await.unwrap();
         claim.is_some_and(|claim| claim.metadata.deletion_timestamp.is_none())
     };
-    until(async || !is_there(&idle.info.name).await).await;
+    for gone in [&idle, &overdue] {
+        until(async || !is_there(&gone.info.name).await).await;
+    }
     assert!(is_there(&busy.info.name).await, "a detached command keeps its sandbox");
     assert!(
         is_there(&asleep.info.name).await,
         "a suspended sandbox is kept until its deadline"
     );
-    for each in [&overdue, &busy, &asleep] {
-        until(async || !is_there(&each.info.name).await).await;
+    server.restart().await;
+    let client = server.client().await;
+    let asleep = client.sandbox(&asleep.info.name);
+    asleep.extend(Duration::from_secs(2)).await.unwrap();
+    let busy = client.sandbox(&busy.info.name);
+    busy.signal_exec(&detached.exec_id, 9).await.unwrap();
+    server.kill();
+    for gone in [&busy, &asleep] {
+        until(async || !is_there(gone.name()).await).await;
     }
     space.close().await;
 }
