@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use self::objects::Objects;
 use crate::{
     api::{CORE, DiscoveryError, EXTENSIONS, Resources, Version},
-    provider,
+    client::client,
     settings::Settings,
 };
 
@@ -103,7 +103,7 @@ fn keys(settings: &Settings, say: &mut Say<'_>) -> Option<Signer> {
 
 async fn cluster(settings: &Settings, say: &mut Say<'_>) -> Option<Client> {
     const WHAT: &str = "cluster";
-    let client = match provider::client(settings).await {
+    let client = match client(settings).await {
         Ok(client) => client,
         Err(error) => {
             let advice = "set kubernetes.kubeconfig or KUBECONFIG, or run the server in a pod";

@@ -3,6 +3,7 @@
 
 mod api;
 mod birth;
+mod client;
 mod create;
 mod dial;
 mod doctor;

@@ -8,21 +8,16 @@ use std::{
 };
 
 use async_trait::async_trait;
-use http::{HeaderValue, header::USER_AGENT};
-use kube::{
-    Client, Config,
-    client::ClientBuilder,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use kube::Client;
 use sandgate_auth::{KeyError, Signer};
 use sandgate_errors::Refusal;
 use sandgate_proto::v1::{ErrorReason, Sandbox, SandboxState, Usage};
 use sandgate_provider::{Begun, Change, Link, Name, NewSandbox, Provider, Removed, Selector, Table, limits::timestamp};
 use tokio::{sync::watch, task, time};
-use tower::timeout::TimeoutLayer;
 
 use crate::{
     api::{DiscoveryError, Resources, Version},
+    client::client,
     dial::{self, Endpoint, EndpointError, Gateway, Modes, Trust},
     driver::Drivers,
     settings::Settings,
@@ -34,9 +29,6 @@ use crate::{
 
 /// Connections that nobody used for this long are let go.
 const REST: Duration = Duration::from_secs(60);
-/// How long the API server may take to begin an answer, all that is tried again at its request included. Streams that have
-/// begun may last.
-const ANSWER: Duration = Duration::from_secs(20);
 /// Between two looks for such.
 const LOOK: Duration = Duration::from_secs(20);
 
@@ -130,32 +122,6 @@ impl Kubernetes {
             watches.stop().await;
         }
     }
-}
-
-pub(crate) async fn client(settings: &Settings) -> Result<Client, OpenError> {
-    // Two providers of cryptography are in the tree for others; rustls wants to be told.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let failed = |error: kube::config::KubeconfigError| OpenError::Kubeconfig(error.to_string());
-    let options = KubeConfigOptions {
-        context: settings.context.clone(),
-        ..KubeConfigOptions::default()
-    };
-    let mut config = match &settings.kubeconfig {
-        Some(path) => {
-            let file = Kubeconfig::read_from(path).map_err(failed)?;
-            Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?
-        }
-        None if settings.context.is_some() => Config::from_kubeconfig(&options).await.map_err(failed)?,
-        None => Config::infer()
-            .await
-            .map_err(|error| OpenError::Kubeconfig(error.to_string()))?,
-    };
-    // For those who read audit logs.
-    let agent = HeaderValue::from_static(concat!("sandgate-server/", env!("CARGO_PKG_VERSION")));
-    config.headers.push((USER_AGENT, agent));
-    Ok(ClientBuilder::try_from(config)?
-        .with_layer(&TimeoutLayer::new(ANSWER))
-        .build())
 }
 
 pub(crate) fn modes(settings: &Settings, client: &Client) -> Result<Modes, OpenError> {
@@ -341,42 +307,4 @@ fn is_leaving(name: &Name, sandbox: &Sandbox) -> Refusal {
 
 fn has_failed(sandbox: &Sandbox) -> Refusal {
     Refusal::new(ErrorReason::SandboxFailed, &sandbox.state_message)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use serde_json::json;
-    use tempfile::tempdir;
-    use tokio::net::TcpListener;
-
-    use super::*;
-    use crate::{shared::failed, testing::settings};
-
-    #[tokio::test(start_paused = true)]
-    async fn an_api_server_that_hangs_is_not_waited_for_for_ever() {
-        // Connections come about, and nobody takes them.
-        let silent = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let dir = tempdir().unwrap();
-        let path = dir.path().join("kubeconfig");
-        let url = format!("http://{}", silent.local_addr().unwrap());
-        let kubeconfig = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "c", "cluster": {"server": url}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "users": [{"name": "u", "user": {}}],
-            "current-context": "c",
-        });
-        fs::write(&path, kubeconfig.to_string()).unwrap();
-        let settings = Settings {
-            kubeconfig: Some(path),
-            ..settings()
-        };
-        let error = client(&settings).await.unwrap().list_api_groups().await.unwrap_err();
-        let told = failed("it can't be asked", &error);
-        assert_eq!(told.reason, ErrorReason::SandboxUnreachable);
-        assert!(told.message.contains("timed out"), "{told}");
-    }
 }
