@@ -239,7 +239,8 @@ async fn what_cannot_be_started_says_why() {
             .unwrap();
         assert!(orphan.message.contains("interpreter"), "{}", orphan.message);
         if cgroups {
-            assert_eq!(runtime.cgroup().groups(), Vec::<String>::new());
+            let groups = runtime.cgroup().groups();
+            assert!(groups.len() <= 1, "one served all of them: {groups:?}");
         }
     }
 }

@@ -32,6 +32,8 @@ struct Inner {
 struct Register {
     starting: usize,
     awaited: HashSet<Pid>,
+    /// Somebody was left alone because of these two: there may be more to do when one of them changes.
+    put_off: bool,
 }
 
 /// A program is being started: nothing is reaped until this is dropped.
@@ -69,13 +71,27 @@ impl Children {
 
     fn reap(&self) {
         // Held throughout, so that no program can be started, end and be taken for an orphan in between.
-        let register = self.lock();
+        let mut register = self.lock();
         if register.starting > 0 {
+            register.put_off = true;
             return;
         }
-        // An awaited one: whoever waits for it drops its `Awaited`, which brings us back here.
-        while let Some(pid) = sandgate_sys::peek().filter(|pid| !register.awaited.contains(pid)) {
+        while let Some(pid) = sandgate_sys::peek() {
+            // Whoever waits for it drops its `Awaited`, which brings us back here.
+            if register.awaited.contains(&pid) {
+                register.put_off = true;
+                return;
+            }
             let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+        }
+    }
+
+    /// Changes the register, and sees to what had to wait for that.
+    fn change(&self, change: impl FnOnce(&mut Register)) {
+        let mut register = self.lock();
+        change(&mut register);
+        if std::mem::take(&mut register.put_off) {
+            self.0.changed.notify_one();
         }
     }
 
@@ -130,14 +146,12 @@ impl Awaited {
 
 impl Drop for Starting {
     fn drop(&mut self) {
-        self.0.lock().starting -= 1;
-        self.0.0.changed.notify_one();
+        self.0.change(|register| register.starting -= 1);
     }
 }
 
 impl Drop for Awaited {
     fn drop(&mut self) {
-        self.0.lock().awaited.remove(&self.1);
-        self.0.0.changed.notify_one();
+        self.0.change(|register| _ = register.awaited.remove(&self.1));
     }
 }

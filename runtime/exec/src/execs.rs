@@ -26,6 +26,7 @@ use crate::{
     settings::Settings,
     spec::{Env, Fingerprint, Spec, command_line, fingerprint},
     task,
+    tree::Roots,
 };
 
 /// All execs of a sandbox.
@@ -80,6 +81,8 @@ impl Execs {
             loop {
                 tokio::time::sleep(SWEEP).await;
                 sweeper.drop_old().await;
+                let roots = sweeper.0.launcher.roots.as_ref();
+                roots.into_iter().for_each(Roots::rest);
             }
         });
         Ok(execs)

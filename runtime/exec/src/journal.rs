@@ -8,7 +8,7 @@ use std::{
     collections::HashMap,
     fs::{self, File, OpenOptions},
     io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
     path::Path,
     sync::{Mutex, PoisonError},
 };
@@ -33,7 +33,13 @@ pub(crate) struct Entry {
 }
 
 /// The open journal.
-pub(crate) struct Journal(Mutex<File>);
+pub(crate) struct Journal(Mutex<Opened>);
+
+struct Opened {
+    file: File,
+    /// Where the next record begins.
+    end: u64,
+}
 
 const HEADER: usize = 8;
 
@@ -84,17 +90,18 @@ impl Journal {
             file.sync_all()?;
         }
         fs::rename(&aside, path)?;
-        Ok(Self(Mutex::new(file)))
+        let end = records.len() as u64;
+        Ok(Self(Mutex::new(Opened { file, end })))
     }
 
     pub(crate) fn append(&self, entry: &Entry) -> io::Result<()> {
-        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = rustix::fs::tell(&*file)?;
-        let written = file.write_all(&record(entry));
-        if written.is_err() {
+        let mut opened = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let record = record(entry);
+        let written = opened.file.write_all_at(&record, opened.end);
+        match written {
+            Ok(()) => opened.end += record.len() as u64,
             // A torn record would hide every later one.
-            file.set_len(before)?;
-            rustix::fs::seek(&*file, rustix::fs::SeekFrom::Start(before))?;
+            Err(_) => opened.file.set_len(opened.end)?,
         }
         written
     }

@@ -58,8 +58,8 @@ pub(crate) struct Launcher {
     pub(crate) children: Children,
 }
 
+/// Our ends of a program's streams.
 struct Ends {
-    child: [OwnedFd; 3],
     stdin: Option<OwnedFd>,
     stdout: OwnedFd,
     stderr: Option<OwnedFd>,
@@ -80,22 +80,21 @@ const MAX_SHOWN: usize = 256;
 // === impl Launcher ===
 
 impl Launcher {
-    pub(crate) fn launch(&self, id: &str, spec: &Spec, env: &[(Vec<u8>, Vec<u8>)]) -> Result<Launched, StartFailure> {
+    pub(crate) fn launch(&self, spec: &Spec, env: &[(Vec<u8>, Vec<u8>)]) -> Result<Launched, StartFailure> {
         let user = self.user(&spec.user)?;
         let env = self.environment(spec, env, &user);
         let group = self
             .roots
             .as_ref()
-            .map(|roots| roots.make(id))
+            .map(Roots::enter)
             .transpose()
             .map_err(|e| resources(&e))?;
-        let mut ends = Ends::open(spec, &user).map_err(|e| resources(&e))?;
-        let mut command = self.command(spec, env)?;
+        let (stdio, ends) = Ends::open(spec, &user).map_err(|e| resources(&e))?;
+        let mut command = self.command(spec, env, stdio)?;
         command.user = credentials(user);
         if let Some(group) = &group {
             (command.cgroup, command.memory_tasks) = group.entrances().map_err(|e| resources(&e))?;
         }
-        std::mem::swap(&mut command.stdio, &mut ends.child);
         let begun = Instant::now();
         let (pid, leader, tree) = self.start(&command, group).map_err(|error| failure(&error, &command))?;
         let Ends {
@@ -103,7 +102,6 @@ impl Launcher {
             stdout,
             stderr,
             terminal,
-            ..
         } = ends;
         Ok(Launched {
             pid,
@@ -174,7 +172,7 @@ impl Launcher {
         env.into_iter().collect()
     }
 
-    fn command(&self, spec: &Spec, env: Env) -> Result<Command, StartFailure> {
+    fn command(&self, spec: &Spec, env: Env, stdio: [OwnedFd; 3]) -> Result<Command, StartFailure> {
         let (argv, script) = match &spec.program {
             Program::Argv(argv) => (argv.clone(), None),
             Program::Shell(script) => shell(script).map_err(|e| resources(&e))?,
@@ -183,7 +181,6 @@ impl Launcher {
             .iter()
             .find(|(name, _)| name == b"PATH")
             .map_or(self.settings.path.as_bytes(), |(_, path)| path);
-        let null = || File::open("/dev/null").map(OwnedFd::from).map_err(|e| resources(&e));
         Ok(Command {
             programs: candidates(argv.first().map(CString::as_c_str).unwrap_or(SHELL), path),
             argv,
@@ -191,8 +188,7 @@ impl Launcher {
                 .into_iter()
                 .filter_map(|(name, value)| CString::new([name, value].join(&b'=')).ok())
                 .collect(),
-            // Replaced by the caller; the type wants something here.
-            stdio: [null()?, null()?, null()?],
+            stdio,
             terminal: spec.pty.is_some(),
             cwd: spec.cwd.clone(),
             user: None,
@@ -211,7 +207,8 @@ impl Launcher {
 // === impl Ends ===
 
 impl Ends {
-    fn open(spec: &Spec, user: &User) -> io::Result<Self> {
+    /// The program's ends, and ours.
+    fn open(spec: &Spec, user: &User) -> io::Result<([OwnedFd; 3], Self)> {
         if let Some(terminal) = &spec.pty {
             return Self::terminal(terminal, user);
         }
@@ -231,16 +228,16 @@ impl Ends {
         for end in [stdin.as_ref(), Some(&stdout), stderr.as_ref()].into_iter().flatten() {
             rustix::io::ioctl_fionbio(end, true)?;
         }
-        Ok(Self {
-            child: [child_stdin, child_stdout, child_stderr],
+        let ends = Self {
             stdin,
             stdout,
             stderr,
             terminal: None,
-        })
+        };
+        Ok(([child_stdin, child_stdout, child_stderr], ends))
     }
 
-    fn terminal(terminal: &Terminal, user: &User) -> io::Result<Self> {
+    fn terminal(terminal: &Terminal, user: &User) -> io::Result<([OwnedFd; 3], Self)> {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         unlockpt(&master)?;
         resize(&master, terminal.columns, terminal.rows)?;
@@ -251,13 +248,13 @@ impl Ends {
         rustix::io::ioctl_fionbio(&master, true)?;
         let child = [slave.try_clone()?, slave.try_clone()?, slave];
         let (stdin, reader) = (master.try_clone()?, master.try_clone()?);
-        Ok(Self {
-            child,
+        let ends = Self {
             stdin: Some(stdin),
             stdout: reader,
             stderr: None,
             terminal: Some(master),
-        })
+        };
+        Ok((child, ends))
     }
 }
 

@@ -27,12 +27,21 @@ struct Reader {
     stream: Stream,
     end: Option<AsyncFd<OwnedFd>>,
     buffer: BytesMut,
+    /// Whether its pipe may be made larger.
+    may_widen: bool,
 }
 
 /// Where written offsets are counted for the case of a crash.
 pub(crate) struct Count {
     pub(crate) counters: Arc<Counters>,
     pub(crate) slot: usize,
+}
+
+/// What is kept of the output.
+pub(crate) struct Keep {
+    pub(crate) retain_bytes: u64,
+    /// How far the file may be behind that it is also saved to.
+    pub(crate) save_lag: Option<u64>,
 }
 
 /// The program's end, awaited.
@@ -67,6 +76,8 @@ struct Saving {
 }
 
 const CHUNK: usize = 64 * 1024;
+/// What anybody may have.
+const WIDE_PIPE: usize = 1 << 20;
 /// Reads in a row before others have their turn.
 const TURNS: usize = 4;
 const TRACED: Duration = Duration::from_millis(2);
@@ -81,7 +92,7 @@ impl Supervisor {
         stderr: Option<OwnedFd>,
         begun: Instant,
         count: Count,
-        save_lag: Option<u64>,
+        keep: Keep,
     ) -> io::Result<Self> {
         let watch = match leader {
             Leader::Direct(pidfd, awaited) => Watch::Direct(readiness(pidfd)?, Some(awaited)),
@@ -90,12 +101,15 @@ impl Supervisor {
                 Watch::Kept(reports, readiness(keeper.pidfd.try_clone()?)?, keeper, awaited)
             }
         };
+        // At the exit all that is in a pipe goes to the log at once: that must be little next to what is kept, and to how
+        // far a file may be behind.
+        let may_widen = keep.save_lag.is_none() && keep.retain_bytes >= 4 * WIDE_PIPE as u64;
         let readers = [
-            Reader::new(Stream::Stdout, Some(stdout))?,
-            Reader::new(Stream::Stderr, stderr)?,
+            Reader::new(Stream::Stdout, Some(stdout), may_widen)?,
+            Reader::new(Stream::Stderr, stderr, may_widen)?,
         ];
         let terminal = exec.live.get().is_some_and(|live| live.terminal.is_some());
-        let saving = save_lag.map(|lag| Saving {
+        let saving = keep.save_lag.map(|lag| Saving {
             status: exec.status.subscribe(),
             lag,
         });
@@ -302,11 +316,12 @@ async fn keeper_end(ended: &AsyncFd<OwnedFd>, keeper: Keeper, awaited: Awaited, 
 // === impl Reader ===
 
 impl Reader {
-    fn new(stream: Stream, end: Option<OwnedFd>) -> io::Result<Self> {
+    fn new(stream: Stream, end: Option<OwnedFd>, may_widen: bool) -> io::Result<Self> {
         Ok(Self {
             stream,
             end: end.map(readiness).transpose()?,
             buffer: BytesMut::new(),
+            may_widen,
         })
     }
 
@@ -341,7 +356,14 @@ impl Reader {
                 self.buffer = BytesMut::new();
                 None
             }
-            Ok(_) => Some(self.buffer.split().freeze()),
+            Ok(count) => {
+                // Filled to the brim: who writes so much waits for us less often with more room. Refused to a terminal, and
+                // to a user with many pipes; it goes on all the same.
+                if count == CHUNK && std::mem::take(&mut self.may_widen) {
+                    let _ = rustix::pipe::fcntl_setpipe_size(end.get_ref(), WIDE_PIPE);
+                }
+                Some(self.buffer.split().freeze())
+            }
         }
     }
 }

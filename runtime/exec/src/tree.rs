@@ -83,7 +83,7 @@ impl Tree {
     /// Gives back what the kernel holds for the tree, once it is empty.
     pub(crate) fn release(&self) {
         match self {
-            Self::Group(group) => group.remove(),
+            Self::Group(group) => group.release(),
             Self::Kept(descent) => descent.release(),
         }
     }

@@ -8,7 +8,10 @@ use std::{
     io,
     os::fd::{AsRawFd as _, OwnedFd},
     ptr,
-    sync::atomic::{AtomicI32, AtomicU32, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicI32, AtomicU32, Ordering},
+    },
 };
 
 use rustix::process::Pid;
@@ -35,6 +38,8 @@ pub(crate) struct Plan {
     /// The group's directory, until the child has begun in it.
     cgroup: Option<i32>,
     memory_tasks: Option<i32>,
+    /// Signals that may have another disposition than the default.
+    signals: &'static [usize],
     hide_clone3: bool,
     oom_score_adj: Vec<u8>,
     descriptor_3: Option<i32>,
@@ -57,7 +62,16 @@ struct KernelSigaction {
     mask: u64,
 }
 
-const SIGNALS: std::ops::RangeInclusive<usize> = 1..=64;
+/// All of them: no signal has the number 0, and none is reset for it.
+const SIGNALS: [usize; 65] = {
+    let mut all = [0; 65];
+    let mut number = 0;
+    while number < all.len() {
+        all[number] = number;
+        number += 1;
+    }
+    all
+};
 const SIGSET_BYTES: usize = 8;
 
 /// What children have of us until they are the program; -1: nothing.
@@ -96,6 +110,7 @@ impl Plan {
             limits: command.limits.iter().map(|l| (l.resource, [l.soft, l.hard])).collect(),
             cgroup: command.cgroup.as_ref().map(|group| group.as_raw_fd()),
             memory_tasks: command.memory_tasks.as_ref().map(|tasks| tasks.as_raw_fd()),
+            signals: &SIGNALS,
             hide_clone3: command.hide_clone3,
             oom_score_adj: command
                 .oom_score_adj
@@ -112,11 +127,14 @@ impl Plan {
     pub(crate) fn begin_in_cgroup(&mut self, stack: &mut Stack) -> Option<io::Result<(Pid, OwnedFd)>> {
         let group = self.cgroup.take()?;
         let mut pidfd = -1;
+        // The kernel resets those that are handled.
+        self.signals = ignored();
         // SAFETY: the caller has blocked all signals and holds the stack; the call returns when the child is done with both.
         let cloned = unsafe { clone3_into(self, stack.base(), Stack::SIZE, group, &mut pidfd) };
         match cloned {
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
                 self.cgroup = Some(group);
+                self.signals = &SIGNALS;
                 None
             }
             cloned => Some(cloned.and_then(|pid| made(pid, pidfd).ok_or_else(|| io::ErrorKind::Other.into()))),
@@ -184,7 +202,7 @@ impl Plan {
                 restorer: 0,
                 mask: 0,
             };
-            for signal in SIGNALS {
+            for &signal in self.signals {
                 // Fails for KILL and STOP, which have no handler to reset.
                 syscall(
                     libc::SYS_rt_sigaction,
@@ -279,6 +297,29 @@ impl Plan {
             }
         }
     }
+}
+
+/// Signals that this process ignores: as it was started, or since its own start. It begins to ignore none later.
+fn ignored() -> &'static [usize] {
+    static IGNORED: OnceLock<Vec<usize>> = OnceLock::new();
+    IGNORED.get_or_init(|| SIGNALS.into_iter().filter(|signal| is_ignored(*signal)).collect())
+}
+
+fn is_ignored(signal: usize) -> bool {
+    let mut now = KernelSigaction {
+        handler: libc::SIG_DFL,
+        flags: 0,
+        restorer: 0,
+        mask: 0,
+    };
+    // SAFETY: it only asks, and the answer goes to a local of the kernel's own layout.
+    let asked = unsafe {
+        syscall(
+            libc::SYS_rt_sigaction,
+            [signal, 0, &raw mut now as usize, SIGSET_BYTES, 0],
+        )
+    };
+    asked == 0 && now.handler == libc::SIG_IGN
 }
 
 /// Enters the group of an open `cgroup.procs` or `tasks` file.

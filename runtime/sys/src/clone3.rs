@@ -8,11 +8,13 @@ use std::{arch::asm, io, os::fd::RawFd};
 
 use crate::child::Plan;
 
-// libc's own constant is too narrow for its value.
+// libc's own constants are too narrow for their values.
 pub(crate) const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
 
 /// Clones a child that shares our memory, in the cgroup of that directory, and holds this thread until the child has
-/// called exec or ended. Answers its process id; its descriptor is stored in `pidfd`.
+/// called exec or ended. It handles no signal; what is ignored stays so. Answers its process id; its descriptor is stored
+/// in `pidfd`.
 ///
 /// # Errors
 /// ENOSYS where the kernel has no clone3, or where a filter hides it.
@@ -33,7 +35,7 @@ pub(crate) unsafe fn clone3_into(
     // SAFETY: all fields are numbers, and zero means nothing wanted.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD;
-    args.flags = u64::from(flags as u32) | CLONE_INTO_CGROUP;
+    args.flags = u64::from(flags as u32) | CLONE_INTO_CGROUP | CLONE_CLEAR_SIGHAND;
     args.pidfd = &raw mut *pidfd as u64;
     args.exit_signal = libc::SIGCHLD as u64;
     args.stack = stack as u64;

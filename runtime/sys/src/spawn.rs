@@ -145,6 +145,7 @@ impl Command {
             Some(cloned) => cloned,
         };
         drop(blocked);
+        stack.spare();
         let (pid, pidfd) = cloned.map_err(clone_failed)?;
         if let Some((stage, errno)) = plan.failure() {
             // It has ended already; take its status, so that no zombie is left.

@@ -1,6 +1,6 @@
 //! A stack for a child that shares our memory.
 
-use std::{io, ptr};
+use std::{cell::Cell, io, ptr};
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
@@ -9,6 +9,11 @@ const GUARD: usize = 4096;
 /// A mapped stack with a guard page below it.
 pub(crate) struct Stack {
     base: *mut u8,
+}
+
+thread_local! {
+    /// One that was used, for the next start from this thread.
+    static SPARE: Cell<Option<Stack>> = const { Cell::new(None) };
 }
 
 // SAFETY: the mapping belongs to the value, whichever thread holds it.
@@ -20,6 +25,18 @@ impl Stack {
     pub(crate) const SIZE: usize = 64 * 1024;
 
     pub(crate) fn new() -> io::Result<Self> {
+        match SPARE.try_with(Cell::take) {
+            Ok(Some(spare)) => Ok(spare),
+            _ => Self::map(),
+        }
+    }
+
+    /// Keeps it for the next one. Whoever ran on it has ended.
+    pub(crate) fn spare(self) {
+        let _ = SPARE.try_with(|spare| spare.set(Some(self)));
+    }
+
+    fn map() -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new private mapping at an address of the kernel's choice, and a guard page in it.
         unsafe {

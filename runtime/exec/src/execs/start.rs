@@ -19,7 +19,7 @@ use crate::{
     save,
     spec::{Fingerprint, Spec},
     stdin::Stdin,
-    supervise::{Count, Supervisor, keep_time},
+    supervise::{Count, Keep, Supervisor, keep_time},
     task,
 };
 
@@ -94,7 +94,7 @@ impl Execs {
         let (execs, starting) = (self.clone(), exec.clone());
         let launching = spawn_blocking(move || {
             execs.note_start(&starting, slot)?;
-            Ok::<_, Refusal>((execs.0.launcher.launch(&starting.id, &spec, &env), spec))
+            Ok::<_, Refusal>((execs.0.launcher.launch(&spec, &env), spec))
         });
         let failed = |error: String| StartFailure {
             reason: 0,
@@ -174,8 +174,11 @@ impl Execs {
             counters: self.0.counters.clone(),
             slot,
         };
-        let save_lag = spec.save.as_ref().map(|_| (spec.retain_bytes / 4).min(SAVE_LAG));
-        let supervisor = Supervisor::new(exec.clone(), leader, stdout, stderr, begun, count, save_lag)?;
+        let keep = Keep {
+            retain_bytes: spec.retain_bytes,
+            save_lag: spec.save.as_ref().map(|_| (spec.retain_bytes / 4).min(SAVE_LAG)),
+        };
+        let supervisor = Supervisor::new(exec.clone(), leader, stdout, stderr, begun, count, keep)?;
         self.0.alive.send_modify(|alive| *alive += 1);
         let pid = u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0);
         exec.status.send_modify(|status| {

@@ -1,11 +1,17 @@
 //! A cgroup for each exec: the kernel itself knows the tree, counts its deaths and kills it in one stroke.
+//!
+//! Making and removing a group costs the kernel more than starting a program, so those of execs that are over are kept
+//! for the next ones, and removed when the sandbox has been quiet for a while.
 
 use std::{
     fs::{self, File},
     io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use rustix::process::Pid;
@@ -15,17 +21,50 @@ use crate::settings::CgroupRoots;
 
 /// Where the groups of execs are made.
 #[derive(Debug, Clone)]
-pub(crate) struct Roots(CgroupRoots);
+pub(crate) struct Roots {
+    places: CgroupRoots,
+    pool: Arc<Pool>,
+}
 
-/// The groups of one exec. Removed when this is dropped and they are empty.
+/// Groups that nobody is in.
+#[derive(Debug, Default)]
+struct Pool {
+    idle: Mutex<Vec<Groups>>,
+    made: AtomicU64,
+    /// How many were taken since the pool was last looked at.
+    taken: AtomicU64,
+}
+
+/// The groups of one exec. Given back when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ExecGroup {
+    /// `None`: given back, and perhaps another exec's by now.
+    groups: Mutex<Option<Groups>>,
+    pool: Arc<Pool>,
+}
+
+/// One group in the cgroup2 tree, and one in the v1 memory tree where there is one.
+#[derive(Debug)]
+struct Groups {
     unified: PathBuf,
     memory: Option<PathBuf>,
-    removed: AtomicBool,
+    /// The directory that a process begins in.
+    entrance: OwnedFd,
+    /// The file of the memory group that a process writes `0` to, to enter.
+    tasks: Option<OwnedFd>,
+    events: File,
+    /// The file that counts processes killed for memory.
+    deaths: Option<File>,
+    /// What it counted before this exec.
+    deaths_before: u32,
+    /// Whether all in it were killed at one stroke. The kernel then also kills whoever is cloned into it later (seen with
+    /// 6.18: it compares the number of strokes with that of the group that the parent is in).
+    is_struck: bool,
 }
 
 const PREFIX: &str = "exec-";
+/// More than this many are not kept.
+const MOST_IDLE: usize = 64;
 
 // === impl Roots ===
 
@@ -44,45 +83,134 @@ impl Roots {
                 }
             }
         }
-        Ok(Self(roots))
+        Ok(Self {
+            places: roots,
+            pool: Arc::default(),
+        })
     }
 
-    pub(crate) fn make(&self, exec_id: &str) -> io::Result<ExecGroup> {
-        let name = format!("{PREFIX}{exec_id}");
-        let unified = self.0.unified.join(&name);
-        fs::create_dir(&unified)?;
-        let mut group = ExecGroup {
-            unified,
-            memory: None,
-            removed: AtomicBool::new(false),
+    /// Groups for one exec.
+    pub(crate) fn enter(&self) -> io::Result<ExecGroup> {
+        self.pool.taken.fetch_add(1, Ordering::Relaxed);
+        let idle = self.pool.idle().pop();
+        let groups = match idle {
+            Some(groups) => groups,
+            None => Groups::make(&self.places, &self.pool.made)?,
         };
-        if let Some(root) = &self.0.memory {
-            let memory = root.join(&name);
-            fs::create_dir(&memory)?;
-            group.memory = Some(memory);
+        Ok(ExecGroup {
+            groups: Mutex::new(Some(groups)),
+            pool: self.pool.clone(),
+        })
+    }
+
+    /// Removes what was kept for execs that did not come. Called from time to time.
+    pub(crate) fn rest(&self) {
+        let taken = self.pool.taken.swap(0, Ordering::Relaxed);
+        let kept = usize::try_from(taken).unwrap_or(MOST_IDLE);
+        let unused = {
+            let mut idle = self.pool.idle();
+            let kept = kept.min(idle.len());
+            idle.split_off(kept)
+        };
+        unused.iter().for_each(Groups::remove);
+    }
+}
+
+// === impl Pool ===
+
+impl Pool {
+    fn idle(&self) -> MutexGuard<'_, Vec<Groups>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Groups ===
+
+impl Groups {
+    fn make(places: &CgroupRoots, made: &AtomicU64) -> io::Result<Self> {
+        let (name, unified) = loop {
+            let name = format!("{PREFIX}{}", made.fetch_add(1, Ordering::Relaxed));
+            let unified = places.unified.join(&name);
+            match fs::create_dir(&unified) {
+                Ok(()) => break (name, unified),
+                // An earlier runtime's, which takes a moment to be gone.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        };
+        let memory = places.memory.as_ref().map(|root| root.join(&name));
+        let opened = Self::open(unified.clone(), memory.clone());
+        if opened.is_err() {
+            remove_when_empty(&unified);
+            memory.as_deref().into_iter().for_each(remove_when_empty);
         }
-        Ok(group)
+        opened
+    }
+
+    fn open(unified: PathBuf, memory: Option<PathBuf>) -> io::Result<Self> {
+        if let Some(memory) = &memory {
+            fs::create_dir(memory)?;
+        }
+        // The child has one thread. Moving that alone takes no lock of all cgroups, which costs 10 ms.
+        let tasks = |dir: &PathBuf| File::options().write(true).open(dir.join("tasks"));
+        let deaths = match &memory {
+            Some(memory) => File::open(memory.join("memory.oom_control")),
+            None => File::open(unified.join("memory.events")),
+        };
+        Ok(Self {
+            entrance: File::open(&unified)?.into(),
+            tasks: memory.as_ref().map(tasks).transpose()?.map(OwnedFd::from),
+            events: File::open(unified.join("cgroup.events"))?,
+            // Not every tree counts them.
+            deaths: deaths.ok(),
+            deaths_before: 0,
+            is_struck: false,
+            unified,
+            memory,
+        })
+    }
+
+    fn populated(&self) -> bool {
+        now_in(&self.events, "populated").is_ok_and(|populated| populated != 0)
+    }
+
+    fn deaths(&self) -> u32 {
+        let deaths = self.deaths.as_ref();
+        deaths.and_then(|file| now_in(file, "oom_kill").ok()).unwrap_or(0)
+    }
+
+    fn remove(&self) {
+        remove_when_empty(&self.unified);
+        self.memory.as_deref().into_iter().for_each(remove_when_empty);
     }
 }
 
 // === impl ExecGroup ===
 
 impl ExecGroup {
-    /// The directory that a process begins in, and the file of the memory group that it writes `0` to, to enter.
+    /// See `Groups`.
     pub(crate) fn entrances(&self) -> io::Result<(Option<OwnedFd>, Option<OwnedFd>)> {
-        let unified = File::open(&self.unified)?;
-        // The child has one thread. Moving that alone takes no lock of all cgroups, which costs 10 ms.
-        let open = |dir: &PathBuf| File::options().write(true).open(dir.join("tasks"));
-        let memory = self.memory.as_ref().map(open).transpose()?;
-        Ok((Some(unified.into()), memory.map(OwnedFd::from)))
+        let groups = self.groups();
+        let Some(groups) = &*groups else {
+            return Ok((None, None));
+        };
+        let tasks = groups.tasks.as_ref().map(OwnedFd::try_clone).transpose()?;
+        Ok((Some(groups.entrance.try_clone()?), tasks))
     }
 
     pub(crate) fn kill(&self) -> io::Result<()> {
-        fs::write(self.unified.join("cgroup.kill"), "1")
+        let mut groups = self.groups();
+        let Some(groups) = &mut *groups else { return Ok(()) };
+        groups.is_struck = true;
+        fs::write(groups.unified.join("cgroup.kill"), "1")
     }
 
     pub(crate) fn processes(&self) -> io::Result<Vec<Pid>> {
-        let text = fs::read_to_string(self.unified.join("cgroup.procs"))?;
+        let groups = self.groups();
+        let Some(groups) = &*groups else {
+            return Ok(Vec::new());
+        };
+        let text = fs::read_to_string(groups.unified.join("cgroup.procs"))?;
         Ok(text
             .lines()
             .filter_map(|line| Pid::from_raw(line.parse().ok()?))
@@ -90,52 +218,67 @@ impl ExecGroup {
     }
 
     pub(crate) fn populated(&self) -> bool {
-        // A group that is gone holds nobody.
-        fs::read_to_string(self.unified.join("cgroup.events")).is_ok_and(|events| field(&events, "populated") != 0)
+        self.groups().as_ref().is_some_and(Groups::populated)
     }
 
     /// Waits until no process is left.
     pub(crate) async fn emptied(&self) -> io::Result<()> {
-        if !self.populated() {
-            return Ok(());
-        }
-        let events = sandgate_sys::priority(File::open(self.unified.join("cgroup.events"))?.into())?;
+        let Some(events) = self.events()? else { return Ok(()) };
+        let events = sandgate_sys::priority(events.into())?;
         loop {
-            // The kernel tells of changes since the last read of this very descriptor.
-            let mut text = [0; 256];
-            let length = rustix::io::pread(events.get_ref(), &mut text, 0)?;
-            if field(&String::from_utf8_lossy(&text[..length]), "populated") == 0 {
+            if now_in(events.get_ref(), "populated")? == 0 {
                 return Ok(());
             }
             events.ready(Interest::PRIORITY).await?.clear_ready();
         }
     }
 
-    /// Removes the groups, once; also done when the value is dropped.
-    pub(crate) fn remove(&self) {
-        if self.removed.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        remove_when_empty(&self.unified);
-        if let Some(memory) = &self.memory {
-            remove_when_empty(memory);
+    /// Where to hear of the end, if it has not come yet. The kernel tells of changes since the last read of this very
+    /// descriptor.
+    fn events(&self) -> io::Result<Option<File>> {
+        let groups = self.groups();
+        let populated = groups.as_ref().filter(|groups| groups.populated());
+        let open = |groups: &Groups| File::open(groups.unified.join("cgroup.events"));
+        populated.map(open).transpose()
+    }
+
+    /// Gives the groups back, once nobody is in them; also done when the value is dropped.
+    pub(crate) fn release(&self) {
+        let taken = self.groups().take();
+        let Some(mut groups) = taken else { return };
+        groups.deaths_before = groups.deaths();
+        let mut idle = self.pool.idle();
+        // Somebody who can't be killed keeps them to himself.
+        if idle.len() < MOST_IDLE && !groups.is_struck && !groups.populated() {
+            idle.push(groups);
+        } else {
+            drop(idle);
+            groups.remove();
         }
     }
 
     pub(crate) fn out_of_memory(&self) -> u32 {
-        let count = |path: PathBuf| fs::read_to_string(path).ok().map(|text| field(&text, "oom_kill"));
-        let v1 = self
-            .memory
-            .as_ref()
-            .and_then(|dir| count(dir.join("memory.oom_control")));
-        v1.or_else(|| count(self.unified.join("memory.events"))).unwrap_or(0)
+        let groups = self.groups();
+        let count = |groups: &Groups| groups.deaths().saturating_sub(groups.deaths_before);
+        groups.as_ref().map_or(0, count)
+    }
+
+    fn groups(&self) -> MutexGuard<'_, Option<Groups>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for ExecGroup {
     fn drop(&mut self) {
-        self.remove();
+        self.release();
     }
+}
+
+/// The number behind `name` in a flat keyed file, as it is now.
+fn now_in(file: impl std::os::fd::AsFd, name: &str) -> io::Result<u32> {
+    let mut text = [0; 1024];
+    let length = rustix::io::pread(file, &mut text, 0)?;
+    Ok(field(&String::from_utf8_lossy(&text[..length]), name))
 }
 
 /// Kills what an earlier runtime left in a group, also where only the first thread of a process has ended.
