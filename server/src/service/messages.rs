@@ -11,8 +11,10 @@ const PREFIX: usize = 5;
 /// Bytes of a stream as they come, given out as whole messages: a stream that breaks must not end within one.
 #[derive(Debug)]
 pub(super) struct Messages {
-    /// The end of what came: a message that is not whole yet.
-    held: VecDeque<Bytes>,
+    /// What came and was not taken yet, in pieces that never cross the end of a message.
+    pieces: VecDeque<Bytes>,
+    /// How many of them, from the front, make up whole messages.
+    whole: usize,
     prefix: [u8; PREFIX],
     prefix_seen: usize,
     payload_left: usize,
@@ -25,7 +27,8 @@ impl Messages {
     /// For messages of at most `limit` bytes.
     pub(super) fn new(limit: usize) -> Self {
         Self {
-            held: VecDeque::new(),
+            pieces: VecDeque::new(),
+            whole: 0,
             prefix: [0; PREFIX],
             prefix_seen: 0,
             payload_left: 0,
@@ -33,39 +36,49 @@ impl Messages {
         }
     }
 
-    /// Takes what came next; gives what is whole by now, if anything is.
+    /// Takes what came next.
     ///
     /// # Errors
     /// A message is compressed, or larger than the limit.
-    pub(super) fn push(&mut self, mut data: Bytes) -> Result<Option<Bytes>, Status> {
+    pub(super) fn push(&mut self, mut data: Bytes) -> Result<(), Status> {
         let end = self.last_end(&data)?;
-        if end == 0 {
-            self.hold(data);
-            return Ok(None);
+        if end > 0 {
+            self.pieces.push_back(data.split_to(end));
+            self.whole = self.pieces.len();
         }
-        let whole = data.split_to(end);
-        let given = if self.held.is_empty() {
-            whole
-        } else {
-            let size = self.held.iter().map(Bytes::len).sum::<usize>() + whole.len();
-            let mut joined = BytesMut::with_capacity(size);
-            self.held.drain(..).for_each(|piece| joined.extend_from_slice(&piece));
-            joined.extend_from_slice(&whole);
-            joined.freeze()
-        };
-        self.hold(data);
-        Ok(Some(given))
+        if !data.is_empty() {
+            self.pieces.push_back(data);
+        }
+        Ok(())
+    }
+
+    /// Gives the next piece of what is whole by now. Once one piece of a message was given, the others are there too.
+    pub(super) fn pop(&mut self) -> Option<Bytes> {
+        self.whole = self.whole.checked_sub(1)?;
+        self.pieces.pop_front()
+    }
+
+    /// Takes the first message off, if it is whole; gives its payload.
+    pub(super) fn pop_first(&mut self) -> Option<Bytes> {
+        if self.whole == 0 {
+            return None;
+        }
+        let mut joined = BytesMut::new();
+        while let Some(piece) = self.pop() {
+            joined.extend_from_slice(&piece);
+        }
+        let mut whole = joined.freeze();
+        let payload = first(&mut whole);
+        if !whole.is_empty() {
+            self.pieces.push_front(whole);
+            self.whole = 1;
+        }
+        Some(payload)
     }
 
     /// Whether the stream may end here.
     pub(super) fn is_whole(&self) -> bool {
-        self.held.is_empty()
-    }
-
-    fn hold(&mut self, data: Bytes) {
-        if !data.is_empty() {
-            self.held.push_back(data);
-        }
+        self.whole == self.pieces.len()
     }
 
     /// Where in `data` the last message ends; 0 if none does.
@@ -116,7 +129,7 @@ pub(super) fn framed(message: &impl prost::Message) -> Bytes {
 }
 
 /// Takes the first of the whole messages off; gives its payload.
-pub(super) fn first(whole: &mut Bytes) -> Bytes {
+fn first(whole: &mut Bytes) -> Bytes {
     let length = (&whole[1..]).get_u32() as usize;
     whole.advance(PREFIX);
     whole.split_to(length)
@@ -139,11 +152,12 @@ mod tests {
             let mut messages = Messages::new(200);
             let mut out = Vec::new();
             for piece in stream.chunks(size) {
-                if let Some(whole) = messages.push(Bytes::copy_from_slice(piece)).unwrap() {
+                messages.push(Bytes::copy_from_slice(piece)).unwrap();
+                while let Some(whole) = messages.pop() {
                     out.extend_from_slice(&whole);
-                    // Each time it stops at the end of one.
-                    assert!(Messages::new(200).last_end(&whole).is_ok_and(|end| end == whole.len()));
                 }
+                // Each time it stops at the end of one.
+                assert_eq!(Messages::new(200).last_end(&out).unwrap(), out.len());
             }
             assert_eq!(
                 (out == stream, messages.is_whole()),
@@ -154,12 +168,18 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_lies_within_what_came_is_not_copied() {
+    fn nothing_is_copied() {
         let data = Bytes::from([message(9), message(7)[..6].to_vec()].concat());
+        let rest = Bytes::from(message(7)[6..].to_vec());
         let mut messages = Messages::new(200);
-        let whole = messages.push(data.clone()).unwrap().unwrap();
+        messages.push(data.clone()).unwrap();
+        let whole = messages.pop().unwrap();
         assert_eq!((whole.as_ptr(), whole.len()), (data.as_ptr(), 14));
-        assert!(!messages.is_whole());
+        assert!(messages.pop().is_none() && !messages.is_whole());
+        messages.push(rest.clone()).unwrap();
+        assert_eq!(messages.pop().unwrap().as_ptr(), data[14..].as_ptr());
+        assert_eq!(messages.pop().unwrap().as_ptr(), rest.as_ptr());
+        assert!(messages.is_whole());
     }
 
     #[test]
@@ -171,8 +191,15 @@ mod tests {
 
     #[test]
     fn the_first_is_taken_off() {
-        let mut whole = Bytes::from([message(2), message(1)].concat());
-        assert_eq!((first(&mut whole).as_ref(), whole.len()), (&[2u8, 2][..], 6));
+        let mut messages = Messages::new(200);
+        let stream = [message(2), message(1), message(9)[..3].to_vec()].concat();
+        for piece in stream.chunks(4) {
+            assert!(messages.whole > 0 || messages.pop_first().is_none());
+            messages.push(Bytes::copy_from_slice(piece)).unwrap();
+        }
+        assert_eq!(messages.pop_first().unwrap().as_ref(), [2, 2]);
+        assert_eq!(messages.pop().unwrap().as_ref(), message(1));
+        assert!(messages.pop().is_none() && !messages.is_whole());
         let framed = framed(&"x".to_owned());
         assert_eq!(framed.as_ref(), [0, 0, 0, 0, 3, 10, 1, b'x']);
     }

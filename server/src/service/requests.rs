@@ -24,8 +24,6 @@ pub(super) struct Requests {
     /// `None`: the caller's side has ended.
     rest: Option<Body>,
     messages: Messages,
-    /// Came with the first one.
-    begun: Bytes,
     /// Tells why the caller's side broke. Used up: it did.
     broken: Option<oneshot::Sender<Status>>,
     /// Closed when the answers are over.
@@ -42,15 +40,14 @@ pub(super) struct Outlet {
 // === impl Requests ===
 
 impl Requests {
-    /// `begun` is what was read after the first message, as whole messages; `messages` holds what is not whole yet.
-    pub(super) fn new(first: Bytes, begun: Bytes, messages: Messages, rest: Body) -> (Self, Outlet) {
+    /// `messages` holds what came after the first one.
+    pub(super) fn new(first: Bytes, messages: Messages, rest: Body) -> (Self, Outlet) {
         let (broken_in, broken_out) = oneshot::channel();
         let (wanted_in, wanted_out) = oneshot::channel();
         let requests = Self {
             ready: Some(first),
             rest: Some(rest),
             messages,
-            begun,
             broken: Some(broken_in),
             wanted: wanted_out,
         };
@@ -81,10 +78,10 @@ impl http_body::Body for Requests {
         if this.broken.is_none() || Pin::new(&mut this.wanted).poll(cx).is_ready() {
             return this.cut(Status::cancelled("the answers are over"));
         }
-        if !this.begun.is_empty() {
-            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut this.begun)))));
-        }
         loop {
+            if let Some(piece) = this.messages.pop() {
+                return Poll::Ready(Some(Ok(Frame::data(piece))));
+            }
             let Some(rest) = &mut this.rest else {
                 return Poll::Ready(None);
             };
@@ -92,10 +89,8 @@ impl http_body::Body for Requests {
                 Some(Ok(frame)) => {
                     // Trailers say nothing in requests.
                     let Ok(data) = frame.into_data() else { continue };
-                    match this.messages.push(data) {
-                        Ok(Some(whole)) => return Poll::Ready(Some(Ok(Frame::data(whole)))),
-                        Ok(None) => {}
-                        Err(status) => return this.cut(status),
+                    if let Err(status) = this.messages.push(data) {
+                        return this.cut(status);
                     }
                 }
                 Some(Err(status)) => return this.cut(status),

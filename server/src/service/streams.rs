@@ -24,7 +24,7 @@ use tonic::{Code, Status, body::Body, server::NamedService};
 
 use super::{
     Sandboxes, exec, files,
-    messages::{Messages, first, framed},
+    messages::{Messages, framed},
     reach::Reached,
     requests::{Outlet, Requests},
     stopping,
@@ -131,12 +131,12 @@ impl Service {
         }
         let mut body = request.into_body();
         let mut messages = Messages::new(MAX_MESSAGE);
-        let mut whole = first_data(&mut body, &mut messages).await?;
+        let first = first_message(&mut body, &mut messages).await?;
         let undecodable = |error| Status::internal(format!("the first message does not decode: {error}"));
-        let opening = R::decode(first(&mut whole)).map_err(undecodable)?;
+        let opening = R::decode(first).map_err(undecodable)?;
         let reached = self.sandboxes.reach(destination(&opening)?).await?;
         let opening = framed(&opening.into_runtime().map_err(Refusal::from)?);
-        let (requests, mut outlet) = Requests::new(opening, whole, messages, body);
+        let (requests, mut outlet) = Requests::new(opening, messages, body);
         let answers = tokio::select! {
             biased;
             answers = reached.open_stream(stream_request(R::PATH, requests)) => answers,
@@ -200,12 +200,13 @@ impl tower::Service<Request<Body>> for Service {
     }
 }
 
-/// Reads until there is a whole message.
-async fn first_data(body: &mut Body, messages: &mut Messages) -> Result<Bytes, Status> {
+/// Reads until there is a whole message; gives its payload.
+async fn first_message(body: &mut Body, messages: &mut Messages) -> Result<Bytes, Status> {
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else { continue };
-        if let Some(whole) = messages.push(data)? {
-            return Ok(whole);
+        messages.push(data)?;
+        if let Some(first) = messages.pop_first() {
+            return Ok(first);
         }
     }
     Err(Refusal::invalid("request", "the stream ended before its first message").into())
@@ -277,6 +278,10 @@ impl http_body::Body for Relayed {
         loop {
             match &mut this.state {
                 State::Ended => return Poll::Ready(None),
+                // First of all: what is whole is given whole.
+                State::Open if let Some(piece) = this.messages.pop() => {
+                    return Poll::Ready(Some(Ok(Frame::data(piece))));
+                }
                 State::Asking(asking) => {
                     let status = ready!(asking.as_mut().poll(cx));
                     return this.end(&status);
@@ -288,8 +293,7 @@ impl http_body::Body for Relayed {
             let over = match Pin::new(&mut this.answers).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) => match this.messages.push(data) {
-                        Ok(Some(whole)) => return Poll::Ready(Some(Ok(Frame::data(whole)))),
-                        Ok(None) => continue,
+                        Ok(()) => continue,
                         Err(status) => status,
                     },
                     Err(frame) => last_words(frame.trailers_ref()),
