@@ -145,6 +145,9 @@ impl Plan<'_> {
                     format!("mount the template's root {}", lower.display()),
                 )?,
         }
+        if self.first && matches!(spec.root, Root::Host { .. }) {
+            name_host(&self.record.name).during("write the host name down")?;
+        }
         let options = c"lowerdir=lower,upperdir=disk/upper,workdir=disk/work,userxattr";
         mount("overlay", ROOT, "overlay", MountFlags::NODEV, options).needed_for(
             mechanism::OVERLAY,
@@ -192,16 +195,17 @@ impl Plan<'_> {
                 "the template asks for the host's network",
             ));
         }
-        if self.first && matches!(spec.root, Root::Host { .. }) {
-            name_host(&self.record.name).during("write the host name down")?;
-        }
         let user = self.user()?;
         for dir in [Some(PathBuf::from(&spec.workdir)), user.home.clone()]
             .into_iter()
             .flatten()
         {
             let made = within::directory(&dir).during(format!("make {}", dir.display()))?;
-            if self.first && user.uid != 0 {
+            let now = rustix::fs::fstat(&made).during(format!("look at {}", dir.display()))?;
+            // A change of owner copies the directory from the template, so it is left out where it changes nothing. In a
+            // root of somebody else's making, what is root's stays as it was made.
+            let is_ours = user.uid != 0 || matches!(spec.root, Root::Host { .. });
+            if self.first && is_ours && (now.st_uid, now.st_gid) != (user.uid, user.gid) {
                 let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
                 chownat(&made, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
                     .during(format!("give {} to its user", dir.display()))?;
@@ -405,11 +409,24 @@ fn make_dev(gid: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// So that programs find the address of the machine that they are on.
+/// So that programs find the address of the machine that they are on. Written beside the template's root before the two
+/// are laid over each other: through the overlay each file would be copied first.
 fn name_host(name: &str) -> io::Result<()> {
-    fs::write("/etc/hostname", format!("{name}\n"))?;
-    let mut hosts = fs::File::options().append(true).create(true).open("/etc/hosts")?;
-    writeln!(hosts, "127.0.1.1\t{name}")
+    let etc = Path::new(layout::DISK).join("upper/etc");
+    // There already, if an earlier start did not get far.
+    fs::DirBuilder::new().recursive(true).create(&etc)?;
+    fs::write(etc.join("hostname"), format!("{name}\n"))?;
+    let mut hosts = fs::read(Path::new(LOWER).join("etc/hosts")).or_else(missing)?;
+    writeln!(hosts, "127.0.1.1\t{name}")?;
+    fs::write(etc.join("hosts"), hosts)
+}
+
+fn missing(error: io::Error) -> io::Result<Vec<u8>> {
+    if error.kind() == io::ErrorKind::NotFound {
+        Ok(Vec::new())
+    } else {
+        Err(error)
+    }
 }
 
 /// What of /proc is the machine's is not the sandbox's to change.

@@ -45,6 +45,11 @@ const DIRECTORIES: [(&str, u32); 20] = [
     ("var/tmp", 0o1777),
     ("workspace", 0o755),
 ];
+/// Directories of the user that commands run as, unless the template says otherwise. They are made his here: a change of
+/// owner in the sandbox would copy them.
+const USERS: [&str; 2] = ["home/sandbox", "workspace"];
+/// That user.
+const USER: u32 = 1000;
 const LINKS: [(&str, &str); 3] = [
     ("etc/mtab", "/proc/self/mounts"),
     ("var/lock", "/run/lock"),
@@ -60,7 +65,7 @@ pub(crate) struct Skeleton {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Entry {
-    Directory { mode: u32 },
+    Directory { mode: u32, owner: u32 },
     File { mode: u32, content: Vec<u8> },
     Link { target: PathBuf },
 }
@@ -75,7 +80,8 @@ impl Skeleton {
     pub(crate) fn plan(host: &Path, network: Network, paths: &[PathBuf], state: &Path) -> Result<Self, HostPathError> {
         let mut skeleton = Self::default();
         for (path, mode) in DIRECTORIES {
-            skeleton.put(path, Entry::Directory { mode });
+            let owner = if USERS.contains(&path) { USER } else { 0 };
+            skeleton.put(path, Entry::Directory { mode, owner });
         }
         for (path, target) in LINKS {
             let target = target.into();
@@ -150,7 +156,8 @@ impl Skeleton {
         for directory in above {
             let entry = self.entries.entry(directory.to_owned());
             // The sandbox's user has to pass through, also where it may not look around.
-            if let Entry::Directory { mode } = entry.or_insert(Entry::Directory { mode: 0o755 }) {
+            let above = Entry::Directory { mode: 0o755, owner: 0 };
+            if let Entry::Directory { mode, .. } = entry.or_insert(above) {
                 *mode |= 0o111;
             }
         }
@@ -166,7 +173,7 @@ impl Skeleton {
         for (path, entry) in &self.entries {
             add(path.as_os_str().as_encoded_bytes());
             match entry {
-                Entry::Directory { mode } => add(format!("d{mode:o}").as_bytes()),
+                Entry::Directory { mode, owner } => add(format!("d{mode:o} {owner}").as_bytes()),
                 Entry::File { mode, content } => {
                     add(format!("f{mode:o}").as_bytes());
                     add(content);
@@ -207,8 +214,12 @@ impl Entry {
     fn write(&self, path: &Path) -> io::Result<()> {
         let mode = match self {
             Self::Link { target } => return std::os::unix::fs::symlink(target, path),
-            Self::Directory { mode } => {
+            Self::Directory { mode, owner } => {
                 fs::create_dir(path)?;
+                // An ordinary user's sandboxes have no other user than root.
+                if *owner != 0 && rustix::process::geteuid().is_root() {
+                    std::os::unix::fs::chown(path, Some(*owner), Some(*owner))?;
+                }
                 *mode
             }
             Self::File { mode, content } => {

@@ -130,7 +130,7 @@ fn copy(skeleton: &mut Skeleton, from: &Path, to: &Path, depth: usize) {
         if !open_to_all || mode & 0o001 == 0 || left_out || depth > DEEPEST {
             return;
         }
-        skeleton.put(to, Entry::Directory { mode: 0o755 });
+        skeleton.put(to, Entry::Directory { mode: 0o755, owner: 0 });
         for entry in fs::read_dir(from).into_iter().flatten().flatten() {
             copy(skeleton, &entry.path(), &to.join(entry.file_name()), depth + 1);
         }
