@@ -217,7 +217,8 @@ fn membership(line: &str, user: &str) -> Option<u32> {
 fn database(path: &str) -> String {
     let read = || -> std::io::Result<Vec<u8>> {
         let file = Root::real()?.open(Path::new(path), OFlags::RDONLY, Mode::empty())?;
-        let mut content = Vec::new();
+        // It seldom is larger.
+        let mut content = Vec::with_capacity(8 << 10);
         std::fs::File::from(file).take(MAX_DATABASE).read_to_end(&mut content)?;
         Ok(content)
     };

@@ -41,7 +41,7 @@ fn by_bytes(file: &OwnedFd, stat: &Stat, window: &ByteWindow, max: usize) -> io:
     };
     let wanted = usize::try_from(length).unwrap_or(usize::MAX).min(max);
     // Sizes are not to be relied on: files of procfs say 0. One byte more tells whether there is one.
-    let mut content = read_at(file, window.offset, wanted.saturating_add(1))?;
+    let mut content = read_at(file, window.offset, wanted.saturating_add(1), size)?;
     let more_after = content.len() > wanted;
     content.truncate(wanted);
     Ok(ReadResult {
@@ -53,10 +53,12 @@ fn by_bytes(file: &OwnedFd, stat: &Stat, window: &ByteWindow, max: usize) -> io:
     })
 }
 
-/// Reads up to `length` bytes; fewer at the end of the file.
-fn read_at(file: &OwnedFd, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+/// Reads up to `length` bytes; fewer at the end of the file, which is at `size` unless that is 0.
+fn read_at(file: &OwnedFd, offset: u64, length: usize, size: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
-    let mut chunk = vec![0; CHUNK.min(length)];
+    // One byte more, for a file that has grown.
+    let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(CHUNK);
+    let mut chunk = vec![0; CHUNK.min(length).min(left.max(SNIFFED) + 1)];
     while content.len() < length {
         let wanted = chunk.len().min(length - content.len());
         let Some(at) = offset
@@ -65,6 +67,9 @@ fn read_at(file: &OwnedFd, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         else {
             break;
         };
+        if size > 0 && at >= size && !content.is_empty() {
+            break;
+        }
         match pread(file, chunk.get_mut(..wanted).unwrap_or_default(), at)? {
             [] => break,
             read => content.extend_from_slice(read),
@@ -183,7 +188,7 @@ impl Scan {
 fn is_binary(file: &OwnedFd, read: &ReadResult) -> io::Result<bool> {
     let sniffed = match read.offset {
         0 if read.content.len() >= SNIFFED || !read.more_after => memchr::memchr(0, head(&read.content)),
-        _ => memchr::memchr(0, &read_at(file, 0, SNIFFED)?),
+        _ => memchr::memchr(0, &read_at(file, 0, SNIFFED, 0)?),
     };
     Ok(sniffed.is_some() || !is_text(read))
 }
