@@ -65,7 +65,7 @@ runtime: ## Build the runtime and the monitor, two static binaries
 
 .PHONY: test
 test: runtime ## Run all tests, against the real binaries
-	@$(NEED) buf perl strace pytest dcode cluster helm agent-sandbox-sdk peers python-runtime
+	@$(NEED) buf perl strace valgrind pytest dcode cluster helm agent-sandbox-sdk peers python-runtime
 	@./scripts/test $(ARGS)
 
 .PHONY: test-cluster
@@ -174,6 +174,11 @@ bench-cluster: build ## Measure on a Kubernetes, against kubectl and the Python 
 	@$(NEED) venv pytest cluster agent-sandbox-sdk kubectl langchain-k8s
 	cargo build --release --locked -p sandgate-bench
 	@./scripts/cluster with $(CARGO_TARGET_DIR)/release/claims $(or $(ARGS),--out docs)
+
+.PHONY: counts
+counts: build ## Count the instructions of the hot paths anew; writes bench/counts.json
+	@$(NEED) valgrind
+	SANDGATE_WRITE_COUNTS=1 cargo test --release --locked -p sandgate-bench --test counts
 
 .PHONY: bench-python
 bench-python: build ## Compare two streams at a time with one, in the Python client

@@ -1,6 +1,7 @@
 //! The real server with its monitors and runtimes, started by a test in a state directory of its own.
 
 use std::{
+    ffi::OsString,
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     os::unix::{fs::PermissionsExt as _, net::UnixStream, process::CommandExt as _},
@@ -24,6 +25,8 @@ pub struct ServerOptions {
     pub args: Vec<String>,
     /// Listen on a TCP port too.
     pub tcp: bool,
+    /// A program, with arguments, that starts the server's command line.
+    pub wrapper: Vec<OsString>,
     /// Where it writes its log, instead of to the test's stderr. Every server of the test adds to it.
     pub log: Option<PathBuf>,
 }
@@ -114,8 +117,11 @@ impl Server {
     /// The command that starts it.
     #[must_use]
     pub fn command(&self) -> Command {
-        let mut command = Command::new(self.binary(server_binary()));
+        let server = self.binary(server_binary()).into_os_string();
+        let mut words = self.options.wrapper.iter().cloned().chain([server]);
+        let mut command = Command::new(words.next().unwrap_or_default());
         command
+            .args(words)
             .arg("--config")
             .arg(self.config())
             .arg("--state-dir")
