@@ -202,10 +202,10 @@ impl Plan<'_> {
         {
             let made = within::directory(&dir).during(format!("make {}", dir.display()))?;
             let now = rustix::fs::fstat(&made).during(format!("look at {}", dir.display()))?;
-            // A change of owner copies the directory from the template, so it is left out where it changes nothing. In a
-            // root of somebody else's making, what is root's stays as it was made.
-            let is_ours = user.uid != 0 || matches!(spec.root, Root::Host { .. });
-            if self.first && is_ours && (now.st_uid, now.st_gid) != (user.uid, user.gid) {
+            // A change of owner copies the directory from the template, so it is left out where it changes nothing. Root may
+            // use all of them as they are; only what our own template gives to another user is taken back.
+            let is_wanted = user.uid != 0 || (matches!(spec.root, Root::Host { .. }) && now.st_uid == layout::USER);
+            if self.first && is_wanted && (now.st_uid, now.st_gid) != (user.uid, user.gid) {
                 let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
                 chownat(&made, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
                     .during(format!("give {} to its user", dir.display()))?;
@@ -413,8 +413,7 @@ fn make_dev(gid: &str) -> io::Result<()> {
 /// are laid over each other: through the overlay each file would be copied first.
 fn name_host(name: &str) -> io::Result<()> {
     let etc = Path::new(layout::DISK).join("upper/etc");
-    // There already, if an earlier start did not get far.
-    fs::DirBuilder::new().recursive(true).create(&etc)?;
+    fs::create_dir(&etc)?;
     fs::write(etc.join("hostname"), format!("{name}\n"))?;
     let mut hosts = fs::read(Path::new(LOWER).join("etc/hosts")).or_else(missing)?;
     writeln!(hosts, "127.0.1.1\t{name}")?;

@@ -32,3 +32,5 @@ pub const IMAGE: &str = "disk.img";
 
 /// Inside the sandbox: which mechanisms keep it apart.
 pub const ISOLATION_INSIDE: &str = "run/sandgate/isolation.json";
+/// Inside a sandbox whose root is of the `host` kind: the number of the user `sandbox`.
+pub const USER: u32 = 1000;

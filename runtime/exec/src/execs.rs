@@ -26,7 +26,6 @@ use crate::{
     settings::Settings,
     spec::{Env, Fingerprint, Spec, command_line, fingerprint},
     task,
-    tree::Roots,
 };
 
 /// All execs of a sandbox.
@@ -81,8 +80,10 @@ impl Execs {
             loop {
                 tokio::time::sleep(SWEEP).await;
                 sweeper.drop_old().await;
-                let roots = sweeper.0.launcher.roots.as_ref();
-                roots.into_iter().for_each(Roots::rest);
+                if let Some(roots) = sweeper.0.launcher.roots.clone() {
+                    // Removing many of them takes its time.
+                    let _ = tokio::task::spawn_blocking(move || roots.rest()).await;
+                }
             }
         });
         Ok(execs)

@@ -119,7 +119,11 @@ impl Launcher {
         let starting = self.children.starting();
         Ok(match group {
             Some(group) => {
-                let child = patiently(|| command.spawn())?;
+                let child = patiently(|| command.spawn()).inspect_err(|error| {
+                    if matches!(error.stage, Stage::Clone | Stage::Cgroup) {
+                        group.spoil();
+                    }
+                })?;
                 let awaited = starting.await_child(child.pid);
                 (child.pid, Leader::Direct(child.pidfd, awaited), Tree::Group(group))
             }

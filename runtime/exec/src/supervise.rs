@@ -3,7 +3,10 @@
 use std::{
     io,
     os::fd::{AsFd as _, OwnedFd},
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant, SystemTime},
 };
 
@@ -29,7 +32,12 @@ struct Reader {
     buffer: BytesMut,
     /// Whether its pipe may be made larger.
     may_widen: bool,
+    wide: Option<Wide>,
 }
+
+/// The right to a larger pipe. The kernel counts the pages of all pipes of a user, and makes all later ones tiny when there
+/// are too many, so only a few are made large at a time.
+struct Wide;
 
 /// Where written offsets are counted for the case of a crash.
 pub(crate) struct Count {
@@ -76,8 +84,9 @@ struct Saving {
 }
 
 const CHUNK: usize = 64 * 1024;
-/// What anybody may have.
-const WIDE_PIPE: usize = 1 << 20;
+const WIDE_PIPE: usize = 256 << 10;
+const MOST_WIDE: usize = 16;
+static WIDE: AtomicUsize = AtomicUsize::new(0);
 /// Reads in a row before others have their turn.
 const TURNS: usize = 4;
 const TRACED: Duration = Duration::from_millis(2);
@@ -322,6 +331,7 @@ impl Reader {
             end: end.map(readiness).transpose()?,
             buffer: BytesMut::new(),
             may_widen,
+            wide: None,
         })
     }
 
@@ -353,6 +363,7 @@ impl Reader {
             // EIO is how a terminal says that its last user is gone.
             Ok(0) | Err(_) => {
                 self.end = None;
+                self.wide = None;
                 self.buffer = BytesMut::new();
                 None
             }
@@ -360,11 +371,30 @@ impl Reader {
                 // Filled to the brim: who writes so much waits for us less often with more room. Refused to a terminal, and
                 // to a user with many pipes; it goes on all the same.
                 if count == CHUNK && std::mem::take(&mut self.may_widen) {
-                    let _ = rustix::pipe::fcntl_setpipe_size(end.get_ref(), WIDE_PIPE);
+                    self.wide = Wide::claim();
+                    if self.wide.is_some() {
+                        let _ = rustix::pipe::fcntl_setpipe_size(end.get_ref(), WIDE_PIPE);
+                    }
                 }
                 Some(self.buffer.split().freeze())
             }
         }
+    }
+}
+
+// === impl Wide ===
+
+impl Wide {
+    fn claim() -> Option<Self> {
+        let more = |wide| (wide < MOST_WIDE).then_some(wide + 1);
+        let claimed = WIDE.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        claimed.is_ok().then_some(Self)
+    }
+}
+
+impl Drop for Wide {
+    fn drop(&mut self) {
+        WIDE.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -47,8 +47,8 @@ pub(crate) async fn batch(service: &Service, request: FileOpsRequest) -> Result<
         return blocking(move || run(&files, request)).await;
     }
     check_id("batch_id", &request.batch_id)?;
-    // A view that can't be opened is refused before the batch is remembered; the whole sandbox always can. What became of
-    // the view since then does not matter to a repeat.
+    // A view that can't be opened is refused before the batch is remembered; the whole sandbox needs no such look. What
+    // became of the view since then does not matter to a repeat.
     let is_whole = request.view.as_ref().is_none_or(|view| *view == FileView::default());
     if !is_whole && !files.batches.knows(&request.batch_id) {
         let (view, checked) = (request.view.clone(), files.clone());

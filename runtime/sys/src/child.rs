@@ -62,13 +62,13 @@ struct KernelSigaction {
     mask: u64,
 }
 
-/// All of them: no signal has the number 0, and none is reset for it.
-const SIGNALS: [usize; 65] = {
-    let mut all = [0; 65];
-    let mut number = 0;
-    while number < all.len() {
-        all[number] = number;
-        number += 1;
+/// All of them.
+const SIGNALS: [usize; 64] = {
+    let mut all = [0; 64];
+    let mut at = 0;
+    while at < all.len() {
+        all[at] = at + 1;
+        at += 1;
     }
     all
 };

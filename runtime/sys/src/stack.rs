@@ -31,7 +31,7 @@ impl Stack {
         }
     }
 
-    /// Keeps it for the next one. Whoever ran on it has ended.
+    /// Keeps it for the next one. Whoever ran on it has ended or become another program.
     pub(crate) fn spare(self) {
         let _ = SPARE.try_with(|spare| spare.set(Some(self)));
     }

@@ -1,7 +1,8 @@
 //! The client of the API server.
 //!
 //! kube makes one too, but leaves Nagle's algorithm on. A tunnel sends small frames both ways, and each of them would wait
-//! for the acknowledgement of the one before it: about 45 ms a call. So the stack is put together here, of kube's own parts.
+//! for the acknowledgement of the one before it: about 45 ms a call. So the stack is put together here, of kube's own parts
+//! but for its tracing.
 
 use std::time::Duration;
 

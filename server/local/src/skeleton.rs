@@ -15,7 +15,7 @@ use std::{
 };
 
 use rustix::fs::{Mode, OFlags};
-use sandgate_monitor::{Network, Root, remove_tree};
+use sandgate_monitor::{Network, Root, layout, remove_tree};
 use sha2::{Digest as _, Sha256};
 
 pub(crate) use self::host_paths::HostPathError;
@@ -48,8 +48,6 @@ const DIRECTORIES: [(&str, u32); 20] = [
 /// Directories of the user that commands run as, unless the template says otherwise. They are made his here: a change of
 /// owner in the sandbox would copy them.
 const USERS: [&str; 2] = ["home/sandbox", "workspace"];
-/// That user.
-const USER: u32 = 1000;
 const LINKS: [(&str, &str); 3] = [
     ("etc/mtab", "/proc/self/mounts"),
     ("var/lock", "/run/lock"),
@@ -80,7 +78,7 @@ impl Skeleton {
     pub(crate) fn plan(host: &Path, network: Network, paths: &[PathBuf], state: &Path) -> Result<Self, HostPathError> {
         let mut skeleton = Self::default();
         for (path, mode) in DIRECTORIES {
-            let owner = if USERS.contains(&path) { USER } else { 0 };
+            let owner = if USERS.contains(&path) { layout::USER } else { 0 };
             skeleton.put(path, Entry::Directory { mode, owner });
         }
         for (path, target) in LINKS {

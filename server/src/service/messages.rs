@@ -11,7 +11,7 @@ const PREFIX: usize = 5;
 /// Bytes of a stream as they come, given out as whole messages: a stream that breaks must not end within one.
 #[derive(Debug)]
 pub(super) struct Messages {
-    /// What came and was not taken yet, in pieces that never cross the end of a message.
+    /// What came and was not taken yet. What is whole and what is not are never in one piece.
     pieces: VecDeque<Bytes>,
     /// How many of them, from the front, make up whole messages.
     whole: usize,

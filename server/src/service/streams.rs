@@ -1,4 +1,4 @@
-//! Streams between a caller and a sandbox's runtime: passed on, message by message, and back.
+//! Streams between a caller and a sandbox's runtime: passed on, and back, in whole messages.
 //!
 //! The first message of a caller's stream says where it goes, and is made anew for the runtime. All that follows, both
 //! ways, is the same on the wire in both packages, so its bytes pass as they came: neither decoded nor copied. Nothing is
@@ -257,12 +257,16 @@ impl Relayed {
 
     /// The runtime's side is over: in order, or it is found out why not.
     fn over(&mut self, status: Status) -> Option<Status> {
-        if status.code() == Code::Ok {
+        if status.code() == Code::Ok && self.messages.is_whole() {
             return Some(status);
         }
         if let Some(first) = self.outlet.as_mut().and_then(Outlet::failed_first) {
             return Some(first);
         }
+        let status = match status.code() {
+            Code::Ok => Status::unknown("the stream ended within a message"),
+            _ => status,
+        };
         let reached = self.reached.clone();
         self.state = State::Asking(Box::pin(async move { reached.failed(status).await }));
         None

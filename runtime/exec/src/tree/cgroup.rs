@@ -35,7 +35,7 @@ struct Pool {
     taken: AtomicU64,
 }
 
-/// The groups of one exec. Given back when this is dropped.
+/// The groups of one exec. Given back, or removed once they are empty, when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ExecGroup {
     /// `None`: given back, and perhaps another exec's by now.
@@ -57,9 +57,10 @@ struct Groups {
     deaths: Option<File>,
     /// What it counted before this exec.
     deaths_before: u32,
-    /// Whether all in it were killed at one stroke. The kernel then also kills whoever is cloned into it later (seen with
-    /// 6.18: it compares the number of strokes with that of the group that the parent is in).
-    is_struck: bool,
+    /// Whether it is of no more use: nobody could enter it, or all in it were killed at one stroke. In that case the kernel
+    /// also kills whoever is cloned into it later (seen with 6.18: it compares the number of strokes with that of the group
+    /// that the parent is in).
+    is_spent: bool,
 }
 
 const PREFIX: &str = "exec-";
@@ -128,17 +129,26 @@ impl Pool {
 
 impl Groups {
     fn make(places: &CgroupRoots, made: &AtomicU64) -> io::Result<Self> {
-        let (name, unified) = loop {
+        loop {
             let name = format!("{PREFIX}{}", made.fetch_add(1, Ordering::Relaxed));
-            let unified = places.unified.join(&name);
-            match fs::create_dir(&unified) {
-                Ok(()) => break (name, unified),
+            match Self::make_named(places, &name) {
                 // An earlier runtime's, which takes a moment to be gone.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
+                made => return made,
             }
-        };
-        let memory = places.memory.as_ref().map(|root| root.join(&name));
+        }
+    }
+
+    fn make_named(places: &CgroupRoots, name: &str) -> io::Result<Self> {
+        let unified = places.unified.join(name);
+        fs::create_dir(&unified)?;
+        let memory = places.memory.as_ref().map(|root| root.join(name));
+        if let Some(memory) = &memory
+            && let Err(error) = fs::create_dir(memory)
+        {
+            remove_when_empty(&unified);
+            return Err(error);
+        }
         let opened = Self::open(unified.clone(), memory.clone());
         if opened.is_err() {
             remove_when_empty(&unified);
@@ -148,9 +158,6 @@ impl Groups {
     }
 
     fn open(unified: PathBuf, memory: Option<PathBuf>) -> io::Result<Self> {
-        if let Some(memory) = &memory {
-            fs::create_dir(memory)?;
-        }
         // The child has one thread. Moving that alone takes no lock of all cgroups, which costs 10 ms.
         let tasks = |dir: &PathBuf| File::options().write(true).open(dir.join("tasks"));
         let deaths = match &memory {
@@ -164,14 +171,19 @@ impl Groups {
             // Not every tree counts them.
             deaths: deaths.ok(),
             deaths_before: 0,
-            is_struck: false,
+            is_spent: false,
             unified,
             memory,
         })
     }
 
-    fn populated(&self) -> bool {
-        now_in(&self.events, "populated").is_ok_and(|populated| populated != 0)
+    /// Whether somebody is in it, if that is known.
+    fn populated(&self) -> io::Result<bool> {
+        now_in(&self.events, "populated").map(|populated| populated != 0)
+    }
+
+    fn is_reusable(&self) -> bool {
+        !self.is_spent && matches!(self.populated(), Ok(false))
     }
 
     fn deaths(&self) -> u32 {
@@ -201,7 +213,7 @@ impl ExecGroup {
     pub(crate) fn kill(&self) -> io::Result<()> {
         let mut groups = self.groups();
         let Some(groups) = &mut *groups else { return Ok(()) };
-        groups.is_struck = true;
+        groups.is_spent = true;
         fs::write(groups.unified.join("cgroup.kill"), "1")
     }
 
@@ -218,7 +230,17 @@ impl ExecGroup {
     }
 
     pub(crate) fn populated(&self) -> bool {
-        self.groups().as_ref().is_some_and(Groups::populated)
+        // A group that is gone holds nobody.
+        let populated = |groups: &Groups| groups.populated().unwrap_or(false);
+        self.groups().as_ref().is_some_and(populated)
+    }
+
+    /// Says that the groups are of no use: nobody could enter them.
+    pub(crate) fn spoil(&self) {
+        let mut groups = self.groups();
+        if let Some(groups) = &mut *groups {
+            groups.is_spent = true;
+        }
     }
 
     /// Waits until no process is left.
@@ -237,19 +259,25 @@ impl ExecGroup {
     /// descriptor.
     fn events(&self) -> io::Result<Option<File>> {
         let groups = self.groups();
-        let populated = groups.as_ref().filter(|groups| groups.populated());
+        let populated = groups.as_ref().filter(|groups| groups.populated().unwrap_or(true));
         let open = |groups: &Groups| File::open(groups.unified.join("cgroup.events"));
         populated.map(open).transpose()
     }
 
-    /// Gives the groups back, once nobody is in them; also done when the value is dropped.
+    /// Gives the groups back, if nobody is in them. Otherwise they stay, to be killed.
     pub(crate) fn release(&self) {
+        if !self.populated() {
+            self.give_back();
+        }
+    }
+
+    fn give_back(&self) {
         let taken = self.groups().take();
         let Some(mut groups) = taken else { return };
         groups.deaths_before = groups.deaths();
+        let is_reusable = groups.is_reusable();
         let mut idle = self.pool.idle();
-        // Somebody who can't be killed keeps them to himself.
-        if idle.len() < MOST_IDLE && !groups.is_struck && !groups.populated() {
+        if is_reusable && idle.len() < MOST_IDLE {
             idle.push(groups);
         } else {
             drop(idle);
@@ -270,7 +298,7 @@ impl ExecGroup {
 
 impl Drop for ExecGroup {
     fn drop(&mut self) {
-        self.release();
+        self.give_back();
     }
 }
 

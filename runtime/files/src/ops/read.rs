@@ -67,7 +67,8 @@ fn read_at(file: &OwnedFd, offset: u64, length: usize, size: u64) -> io::Result<
         else {
             break;
         };
-        if size > 0 && at >= size && !content.is_empty() {
+        // Just there, and not behind it: a file that has grown meanwhile is read on.
+        if at == size && !content.is_empty() {
             break;
         }
         match pread(file, chunk.get_mut(..wanted).unwrap_or_default(), at)? {
