@@ -178,7 +178,7 @@ bench-cluster: build ## Measure on a Kubernetes, against kubectl and the Python 
 .PHONY: counts
 counts: build ## Count the instructions of the hot paths anew; writes bench/counts.json
 	@$(NEED) valgrind
-	SANDGATE_WRITE_COUNTS=1 cargo test --release --locked -p sandgate-bench --test counts
+	SANDGATE_WRITE_COUNTS=1 cargo test --release --locked -p sandgate-tests --test counts
 
 .PHONY: bench-python
 bench-python: build ## Compare two streams at a time with one, in the Python client

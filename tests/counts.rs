@@ -8,7 +8,6 @@
 
 use std::{collections::BTreeMap, ffi::OsString, fs, path::Path, process::Command};
 
-use futures_util::stream;
 use sandgate::{Event, v1};
 use sandgate_proto::runtime::v1 as runtime;
 use sandgate_tests::{
@@ -22,7 +21,7 @@ type Counts = BTreeMap<String, u64>;
 
 /// Beyond that it has grown.
 const TOLERANCE: f64 = 1.1;
-const KNOWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/counts.json");
+const KNOWN: &str = "../bench/counts.json";
 /// Set, the file is written and nothing is compared.
 const WRITE: &str = "SANDGATE_WRITE_COUNTS";
 
@@ -92,7 +91,7 @@ async fn of_the_runtime() -> Counts {
             spec: Some(spec),
             ..Default::default()
         });
-        let requests = stream::iter([runtime::ExecRequest { request: Some(start) }]);
+        let requests = tokio_stream::iter([runtime::ExecRequest { request: Some(start) }]);
         let mut answers = client.clone().exec(requests).await.unwrap().into_inner();
         let mut seen = 0;
         while let Some(answer) = answers.message().await.unwrap() {
