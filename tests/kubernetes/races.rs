@@ -75,6 +75,8 @@ async fn resume_while_it_is_being_suspended() {
     let mut incarnations = BTreeSet::from([made.info.incarnation.clone()]);
     for round in 0..CROSSINGS {
         sh(&made.sandbox, &format!("echo {round} >> file")).await;
+        // The other server may still have to hear that it is ready: that is not what is waited for below.
+        until(async || there.get().await.unwrap().state() == v1::SandboxState::Ready).await;
         let resume = async {
             until(async || there.get().await.unwrap().state() != v1::SandboxState::Ready).await;
             // Somewhere in the middle: its processes end, then its pod does.
