@@ -55,6 +55,8 @@ async fn main() {
     macro_rules! cases {
         ($($name:literal => $case:path,)+) => {$(
             if args.only.as_ref().is_none_or(|only| $name.contains(only.as_str())) {
+                // What the case before has left to be written is not at the cost of this one.
+                rustix::fs::sync();
                 $case(&mut bench).await;
             }
         )+};

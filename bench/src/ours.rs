@@ -18,6 +18,8 @@ impl Ours {
     pub(crate) async fn start() -> Self {
         let server = Server::start_with(ServerOptions {
             tcp: true,
+            // One more is made and measured where there are a thousand.
+            config: "[limits]\nsandboxes = 1100\n".into(),
             ..ServerOptions::default()
         })
         .await;
