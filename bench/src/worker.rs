@@ -3,7 +3,11 @@
 //! It is told a word a line on stdin, and answers on stdout: `ready` once it is, then a number for each word. So its work
 //! takes turns with ours, and its start is no part of it.
 
-use std::{path::Path, process::Stdio};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
 
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
@@ -32,7 +36,7 @@ impl Worker {
     /// # Panics
     /// When it does not get ready.
     pub async fn python(environment: &str, program: &str, args: &[&str]) -> Self {
-        let bench = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let bench = directory();
         let mut command = Command::new(tool(environment, "python"));
         command
             .arg(bench.join("python").join(program))
@@ -96,9 +100,15 @@ impl Worker {
 /// # Panics
 /// When nobody said where that is.
 #[must_use]
-pub fn tool(name: &str, program: &str) -> std::path::PathBuf {
-    let Some(tools) = std::env::var_os("SANDGATE_TOOLS") else {
+pub fn tool(name: &str, program: &str) -> PathBuf {
+    let Some(tools) = env::var_os("SANDGATE_TOOLS") else {
         panic!("SANDGATE_TOOLS is where scripts/need puts what benchmarks need; `make` sets it")
     };
     Path::new(&tools).join(name).join("bin").join(program)
+}
+
+/// Where the programs of this package lie: cargo says it to its tests, and `make` runs in the directory above.
+#[must_use]
+pub fn directory() -> PathBuf {
+    env::var_os("CARGO_MANIFEST_DIR").map_or("bench".into(), PathBuf::from)
 }

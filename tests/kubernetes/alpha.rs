@@ -4,12 +4,7 @@
 //! again afterwards.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command as Process,
-    thread,
-    time::Duration,
-};
+use std::{path::PathBuf, process::Command as Process, thread, time::Duration};
 
 use sandgate::{Client, Command, v1};
 use sandgate_kubernetes_tests::{Cluster, Kubernetes, Mode, Space, Version, plain_template, until};
@@ -32,8 +27,7 @@ impl OldAgentSandbox {
     }
 
     fn change(&self, version: &str) {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/cluster");
-        let mut command = Process::new(script);
+        let mut command = Process::new("../../scripts/cluster");
         command.arg("--dir").arg(&self.0).args(["agent-sandbox", version]);
         let changed = command.status().is_ok_and(|status| status.success());
         // What went wrong before is worth more.

@@ -11,10 +11,9 @@ async fn langchains_suite_passes() {
         env::var_os("SANDGATE_TOOLS").expect("SANDGATE_TOOLS names the directory for tools, as the Makefile does");
     let space = Space::new().await;
     let server = space.server(Mode::InCluster).await;
-    let python = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../clients/python");
     let run = tokio::process::Command::new(PathBuf::from(tools).join("bin/pytest"))
         .args(["-c", "pyproject.toml", "-q", "tests/deepagents/test_suite.py"])
-        .current_dir(python)
+        .current_dir("../../clients/python")
         .env("SANDGATE_TEST_ADDR", format!("unix://{}", server.socket().display()))
         .env("SANDGATE_TEST_TEMPLATE", "default")
         .output();

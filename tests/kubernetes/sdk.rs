@@ -41,7 +41,7 @@ async fn the_sdk_of_agent_sandbox_drives_our_runtime() {
     let tools = env::var_os("SANDGATE_TOOLS").expect("SANDGATE_TOOLS is where scripts/need puts what tests need");
     let mut script = Command::new(Path::new(&tools).join("agent-sandbox-sdk/bin/python"));
     script
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("sdk.py"))
+        .arg("sdk.py")
         .args([&space.namespace, "python", &space.cluster.router, &ours.info.name])
         .env("KUBECONFIG", &space.cluster.kubeconfig)
         .env("PYTHONDONTWRITEBYTECODE", "1")

@@ -1,9 +1,7 @@
 //! The HTTP API that agent-sandbox's python-runtime has, served by an application of ours of the same shape.
 
-use std::path::Path;
-
 use bytes::Bytes;
-use sandgate_bench::worker::tool;
+use sandgate_bench::worker::{directory, tool};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -24,7 +22,7 @@ impl PythonRuntime {
     pub(crate) async fn start() -> Self {
         let base = tempfile::tempdir().unwrap();
         let port = free_port();
-        let app = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
+        let app = directory().join("peers");
         let mut daemon = Daemon::start(tool("python-runtime", "python"), |command| {
             command
                 .args([

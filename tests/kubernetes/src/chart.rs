@@ -219,9 +219,9 @@ pub async fn rendered(cluster: &Cluster, values: &Path) -> Vec<DynamicObject> {
     objects.into_iter().flatten().collect()
 }
 
-/// What is deployed.
-fn directory() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
+/// What is deployed, from where cargo runs tests.
+fn directory() -> &'static Path {
+    Path::new("../../deploy")
 }
 
 /// Helm, where `scripts/need helm` puts it.
@@ -241,8 +241,7 @@ async fn give_images(cluster: &Cluster) {
     static GIVEN: OnceCell<()> = OnceCell::const_new();
     let Some(scratch) = &cluster.scratch else { return };
     let give = async || {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/cluster");
-        let mut command = Command::new(script);
+        let mut command = Command::new("../../scripts/cluster");
         command.arg("--dir").arg(scratch).args(["image", "server", "cli"]);
         command
             .env("SANDGATE_SERVER_BIN", server_binary())

@@ -136,8 +136,8 @@ mod tests {
         "<!-- capabilities: begin; written by UPDATE=1 cargo test -p sandgate-kubernetes capabilities -->\n";
     const END: &str = "<!-- capabilities: end -->\n";
 
-    fn root() -> std::path::PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    fn root() -> &'static Path {
+        Path::new("../..")
     }
 
     /// What our runtime says of itself in Hello, from its source.
