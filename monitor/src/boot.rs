@@ -230,8 +230,6 @@ impl<'a> Isolated<'a> {
         let spec = &self.record.spec;
         let mut argv = runtime_args(self.record, self.how, &self.incarnation, self.listener);
         argv.extend(["--cwd".to_owned(), spec.workdir.clone()]);
-        // Of all system calls that it must not leave to commands, this is the one that it needs itself.
-        argv.push("--hide-clone3".to_owned());
         if spec.uid_range.is_some() && spec.user != "root" {
             argv.extend(["--user".to_owned(), spec.user.clone()]);
         }

@@ -25,7 +25,7 @@ use rustix::{
     system::sethostname,
     thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
 };
-use sandgate_sys::MountChange;
+use sandgate_sys::{CLONE3_KEY, Clone3Key, MountChange};
 
 use crate::{
     confine,
@@ -117,10 +117,12 @@ impl Plan<'_> {
         let runtime = self.make_root(given)?;
         self.done("root")?;
         self.settle()?;
-        self.confine(&runtime)?;
+        let key = self.confine(&runtime)?;
         check_required(&self.record.spec.require, &self.lacking)?;
         self.done("confine")?;
-        let env = [c"RUST_BACKTRACE=0".to_owned()];
+        // Commands can't read what the runtime was started with.
+        let key = sandgate_sys::c_string(format!("{CLONE3_KEY}={key:x}"));
+        let env = [c"RUST_BACKTRACE=0".to_owned(), key.during("start the runtime")?];
         Err(sandgate_sys::exec_descriptor(&runtime, &self.argv, &env)).during("start the runtime")
     }
 
@@ -219,8 +221,8 @@ impl Plan<'_> {
         seal_sysctls().needed_for(needed, "make /proc/sys read-only")
     }
 
-    /// Gives up rights, one after the other.
-    fn confine(&mut self, runtime: &OwnedFd) -> Result<(), Failure> {
+    /// Gives up rights, one after the other. Answers the key to one that only the runtime keeps.
+    fn confine(&mut self, runtime: &OwnedFd) -> Result<Clone3Key, Failure> {
         let spec = &self.record.spec;
         sandgate_sys::leave_session_keyring()
             .or_else(absent)

@@ -4,6 +4,8 @@
 
 use std::{collections::BTreeMap, io};
 
+use sandgate_sys::Clone3Key;
+
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
     apply_filter, sock_filter,
@@ -73,8 +75,7 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_ustat,
 ];
 
-/// Answered as if the kernel had none, so that programs take their other way. The runtime hides clone3 from commands
-/// likewise, and uses it itself: its flags can't be seen by a filter; those of clone can.
+/// Answered as if the kernel had none, so that programs take their other way.
 const ABSENT: &[libc::c_long] = &[
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
@@ -101,22 +102,42 @@ const ARCHITECTURE: seccompiler::TargetArch = seccompiler::TargetArch::x86_64;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: seccompiler::TargetArch = seccompiler::TargetArch::aarch64;
 
-/// Lays the filters over this process. Other architectures' calls end it.
-pub(crate) fn apply() -> io::Result<()> {
-    for program in programs()? {
+// Of the kernel's classic BPF, and where a call's number and arguments are.
+const LOAD_WORD: u16 = 0x20;
+const LOAD_VALUE: u16 = 0x00;
+const LOAD_INDEX: u16 = 0x61;
+const STORE: u16 = 0x02;
+const EXCLUSIVE_OR: u16 = 0xa4;
+const OR_INDEX: u16 = 0x4c;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const JUMP_IF_GREATER_OR_EQUAL: u16 = 0x35;
+const RETURN: u16 = 0x06;
+const NUMBER: u32 = 0;
+const THIRD_ARGUMENT: u32 = 16 + 2 * 8;
+
+/// Lays the filters over this process. Other architectures' calls end it. Answers the key to `clone3`.
+pub(crate) fn apply() -> io::Result<Clone3Key> {
+    let mut random = [0; 16];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    let key = Clone3Key::from_ne_bytes(random);
+    for program in programs(key)? {
         apply_filter(&program).map_err(io::Error::other)?;
     }
-    Ok(())
+    Ok(key)
 }
 
-fn programs() -> io::Result<Vec<BpfProgram>> {
-    // One action a filter, so there are two; and the kernel takes the strictest answer.
+fn programs(key: Clone3Key) -> io::Result<Vec<BpfProgram>> {
+    // One action a filter, so there are several; and the kernel takes the strictest answer.
     let mut denied: BTreeMap<i64, Vec<SeccompRule>> = DENIED.iter().map(|call| (*call, Vec::new())).collect();
     denied.insert(libc::SYS_clone, any_flag_of(NAMESPACES)?);
     denied.insert(libc::SYS_socket, one_of(&SOCKETS)?);
     denied.insert(libc::SYS_personality, vec![none_of(&PERSONALITIES)?]);
     let absent = ABSENT.iter().map(|call| (*call, Vec::new())).collect();
-    let mut programs = vec![filter(denied, libc::EPERM)?, filter(absent, libc::ENOSYS)?];
+    let mut programs = vec![
+        filter(denied, libc::EPERM)?,
+        filter(absent, libc::ENOSYS)?,
+        clone3_for(key),
+    ];
     if cfg!(target_arch = "x86_64") {
         programs.push(without_x32());
     }
@@ -131,19 +152,46 @@ fn filter(rules: BTreeMap<i64, Vec<SeccompRule>>, errno: i32) -> io::Result<BpfP
 
 /// x32 has the architecture of x86_64 and other numbers, which the filters would not know.
 fn without_x32() -> BpfProgram {
-    const LOAD_WORD: u16 = 0x20;
-    const JUMP_IF_GREATER_OR_EQUAL: u16 = 0x35;
-    const RETURN: u16 = 0x06;
     const X32: u32 = 0x4000_0000;
-    const KILL_PROCESS: u32 = 0x8000_0000;
-    const ALLOW: u32 = 0x7fff_0000;
-    let op = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     vec![
-        op(LOAD_WORD, 0, 0, 0),
+        op(LOAD_WORD, 0, 0, NUMBER),
         op(JUMP_IF_GREATER_OR_EQUAL, 0, 1, X32),
-        op(RETURN, 0, 0, KILL_PROCESS),
-        op(RETURN, 0, 0, ALLOW),
+        op(RETURN, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
+        op(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
     ]
+}
+
+/// Hides `clone3` from whoever does not have the key in the third and the fourth argument, which it does not take. A wrong
+/// key takes as long as a right one, however much of it is right.
+fn clone3_for(key: Clone3Key) -> BpfProgram {
+    const DIFFERENCE: u32 = 0;
+    let compare = (0..4).flat_map(|word| {
+        [
+            op(LOAD_WORD, 0, 0, THIRD_ARGUMENT + 4 * word),
+            op(EXCLUSIVE_OR, 0, 0, (key >> (32 * word)) as u32),
+            op(LOAD_INDEX, 0, 0, DIFFERENCE),
+            op(OR_INDEX, 0, 0, 0),
+            op(STORE, 0, 0, DIFFERENCE),
+        ]
+    });
+    let mut program = vec![
+        op(LOAD_WORD, 0, 0, NUMBER),
+        op(JUMP_IF_EQUAL, 1, 0, libc::SYS_clone3 as u32),
+        op(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+        op(LOAD_VALUE, 0, 0, 0),
+        op(STORE, 0, 0, DIFFERENCE),
+    ];
+    program.extend(compare);
+    program.extend([
+        op(JUMP_IF_EQUAL, 0, 1, 0),
+        op(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+        op(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+    ]);
+    program
+}
+
+fn op(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
+    sock_filter { code, jt, jf, k }
 }
 
 /// A rule for each bit: a comparison under a mask is for one value.
@@ -184,8 +232,8 @@ mod tests {
     #[test]
     fn the_filters_compile() {
         assert_eq!(
-            programs().unwrap().len(),
-            if cfg!(target_arch = "x86_64") { 3 } else { 2 }
+            programs(1).unwrap().len(),
+            if cfg!(target_arch = "x86_64") { 4 } else { 3 }
         );
     }
 }

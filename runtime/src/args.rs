@@ -54,9 +54,6 @@ pub struct Args {
     /// Directory in a cgroup v1 memory tree, to count processes killed for memory.
     #[arg(long, value_name = "DIR", requires = "cgroup")]
     pub memory_cgroup: Option<PathBuf>,
-    /// Show commands a kernel without clone3, whose flags a seccomp filter can't see. Wants no_new_privs.
-    #[arg(long)]
-    pub hide_clone3: bool,
     /// Name of this start of the runtime, another one each time [default: a random one]
     #[arg(long, value_name = "NAME", value_parser = parse_incarnation)]
     pub incarnation: Option<String>,

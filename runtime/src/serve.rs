@@ -1,7 +1,7 @@
 //! The runtime's life: set up, serve, end in order.
 
 use std::{
-    fs,
+    env, fs,
     io::{self, IsTerminal as _},
     os::unix::fs::DirBuilderExt as _,
     path::Path,
@@ -19,6 +19,7 @@ use sandgate_exec::{CgroupRoots, Execs, Settings};
 use sandgate_files::{Defaults, User, litter::Litter};
 use sandgate_output::StoreLimits;
 use sandgate_proto::runtime::v1::runtime_service_server::RuntimeServiceServer;
+use sandgate_sys::{CLONE3_KEY, Clone3Key};
 use tokio::{
     net::{TcpListener, UnixListener},
     sync::{mpsc, watch},
@@ -77,6 +78,12 @@ pub fn run(args: Args) -> ExitCode {
         .with_max_level(args.log)
         .with_writer(io::stderr);
     log.with_ansi(io::stderr().is_terminal()).init();
+    if let Some(key) = env::var(CLONE3_KEY)
+        .ok()
+        .and_then(|key| Clone3Key::from_str_radix(&key, 16).ok())
+    {
+        sandgate_sys::use_clone3_key(key);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_keep_alive(FOR_EVER)
@@ -104,7 +111,6 @@ async fn serve(args: Args) -> Result<(), StartError> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(io::Error::from)?;
     keep_a_capability_to_ourselves();
     sandgate_sys::survive_file_size_limit();
-    tokio::task::spawn_blocking(|| ()).await.map_err(io::Error::other)?;
     let identity = Identity::new(args.incarnation.clone(), args.python_api)?;
     let state_dir = |error| StartError::StateDir(args.state_dir.display().to_string(), error);
     fs::DirBuilder::new()
@@ -147,6 +153,8 @@ async fn serve(args: Args) -> Result<(), StartError> {
         cwd: args.cwd.clone(),
     };
     let execs = Execs::open(settings(&args, &identity, user)).await.map_err(state_dir)?;
+    // The first thread for what blocks. Not before: it has the signals of children held back, as we do by now.
+    tokio::task::spawn_blocking(|| ()).await.map_err(io::Error::other)?;
     let litter = Litter::open(&args.state_dir.join("litter")).map_err(state_dir)?;
     let files = Files::new(defaults, litter);
     let (stop, stops) = mpsc::channel(1);
@@ -271,6 +279,5 @@ fn settings(args: &Args, identity: &Identity, user: Option<User>) -> Settings {
         keep_for: args.keep_for,
         max_alive: args.max_alive,
         descriptors: sandgate_sys::raise_descriptor_limit(),
-        hide_clone3: args.hide_clone3,
     }
 }

@@ -11,10 +11,8 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::Notify,
-};
+use sandgate_sys::readiness;
+use tokio::sync::Notify;
 
 use crate::{task, tree::children_of};
 
@@ -42,6 +40,8 @@ pub(crate) struct Starting(Children);
 /// An awaited child, until it is dropped.
 pub(crate) struct Awaited(Children, Pid);
 
+/// What a descriptor of signals gives for each.
+const SIGNAL_BYTES: usize = 128;
 const STRAY_ROUND: Duration = Duration::from_millis(2);
 
 // === impl Children ===
@@ -50,12 +50,16 @@ impl Children {
     /// Reaps orphans for as long as the process lives.
     pub(crate) fn reap_orphans(&self) -> std::io::Result<()> {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-        let mut ended = signal(SignalKind::child())?;
+        let ended = readiness(sandgate_sys::child_signals()?)?;
         let children = self.clone();
         task::spawn("reap orphans", "", async move {
             loop {
                 tokio::select! {
-                    _ = ended.recv() => {}
+                    Ok(mut news) = ended.readable() => {
+                        // One stands for all that have come.
+                        let _ = rustix::io::read(ended.get_ref(), &mut [0; SIGNAL_BYTES]);
+                        news.clear_ready();
+                    }
                     () = children.0.changed.notified() => {}
                 }
                 children.reap();

@@ -1,4 +1,6 @@
-//! From a checked request to a running program: descriptors, environment, user, cgroup, clone. Blocking.
+//! From a checked request to a running program: descriptors, environment, user, cgroup, clone.
+//!
+//! Some of that may block, so it is done by a thread for that. What is most frequent does not.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +16,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{CWD, MemfdFlags, Mode, OFlags, ResolveFlags, openat2},
+    fs::{CWD, MemfdFlags, Mode, OFlags, ResolveFlags, open, openat2},
     pipe::{PipeFlags, pipe_with},
     process::{Pid, getegid, geteuid, getgroups},
     pty::{OpenptFlags, openpt, unlockpt},
@@ -26,6 +28,7 @@ use sandgate_sys::{Command, Credentials, Keeper, SpawnError, Stage};
 
 use crate::{
     children::{Awaited, Children},
+    home::Homes,
     settings::Settings,
     spec::{Env, Program, Spec, Terminal},
     tree::{Descent, ExecGroup, Roots, Tree},
@@ -56,6 +59,7 @@ pub(crate) struct Launcher {
     pub(crate) settings: Settings,
     pub(crate) roots: Option<Roots>,
     pub(crate) children: Children,
+    pub(crate) homes: Homes,
 }
 
 /// Our ends of a program's streams.
@@ -80,39 +84,79 @@ const MAX_SHOWN: usize = 256;
 // === impl Launcher ===
 
 impl Launcher {
+    /// Starts a program. Blocking.
     pub(crate) fn launch(&self, spec: &Spec, env: &[(Vec<u8>, Vec<u8>)]) -> Result<Launched, StartFailure> {
-        let user = self.user(&spec.user)?;
-        let env = self.environment(spec, env, &user);
         let group = self
             .roots
             .as_ref()
             .map(Roots::enter)
             .transpose()
             .map_err(|e| resources(&e))?;
+        let (command, ends) = self.prepare(spec, env, group.as_ref())?;
+        let begun = Instant::now();
+        let (pid, leader, tree) = self.start(&command, group).map_err(|error| failure(&error, &command))?;
+        Ok(ends.of(pid, leader, tree, begun))
+    }
+
+    /// Starts a program without blocking. `None`: that is not possible, and nothing was done.
+    pub(crate) async fn launch_at_once(
+        &self,
+        spec: &Spec,
+        env: &[(Vec<u8>, Vec<u8>)],
+    ) -> Option<Result<Launched, StartFailure>> {
+        // To find a user is to read files; a long script is written to one.
+        let long = matches!(&spec.program, Program::Shell(script) if script.len() > MAX_ARGUMENT);
+        if long || spec.pty.is_some() || !spec.user.is_empty() {
+            return None;
+        }
+        let group = self.roots.as_ref()?.enter_idle()?;
+        let (command, ends) = match self.prepare(spec, env, Some(&group)) {
+            Ok(prepared) => prepared,
+            Err(failure) => return Some(Err(failure)),
+        };
+        let begun = Instant::now();
+        let (child, awaited) = {
+            let starting = self.children.starting();
+            let child = command.begin().inspect_err(|_| group.spoil());
+            match child.transpose()? {
+                Ok(child) => {
+                    let awaited = starting.await_child(child.pid);
+                    (child, awaited)
+                }
+                Err(error) => return Some(Err(failure(&error, &command))),
+            }
+        };
+        Some(match child.finished().await {
+            Ok(child) => {
+                let leader = Leader::Direct(child.pidfd, awaited);
+                Ok(ends.of(child.pid, leader, Tree::Group(group), begun))
+            }
+            // Perhaps only for a moment.
+            Err(error) if error.source.raw_os_error() == Some(libc::ETXTBSY) => return None,
+            Err(error) => {
+                if error.stage == Stage::Cgroup {
+                    group.spoil();
+                }
+                Err(failure(&error, &command))
+            }
+        })
+    }
+
+    fn prepare(
+        &self,
+        spec: &Spec,
+        env: &[(Vec<u8>, Vec<u8>)],
+        group: Option<&ExecGroup>,
+    ) -> Result<(Command, Ends), StartFailure> {
+        let user = self.user(&spec.user)?;
+        let env = self.environment(spec, env, &user);
         let (stdio, ends) = Ends::open(spec, &user).map_err(|e| resources(&e))?;
         let mut command = self.command(spec, env, stdio)?;
         command.user = credentials(user);
-        if let Some(group) = &group {
-            (command.cgroup, command.memory_tasks) = group.entrances().map_err(|e| resources(&e))?;
+        if let Some(group) = group {
+            (command.cgroup, command.memory_tasks) = group.entrances();
         }
-        let begun = Instant::now();
-        let (pid, leader, tree) = self.start(&command, group).map_err(|error| failure(&error, &command))?;
-        let Ends {
-            stdin,
-            stdout,
-            stderr,
-            terminal,
-        } = ends;
-        Ok(Launched {
-            pid,
-            leader,
-            tree,
-            stdin,
-            stdout,
-            stderr,
-            terminal,
-            begun,
-        })
+        Ok((command, ends))
     }
 
     fn start(&self, command: &Command, group: Option<ExecGroup>) -> Result<(Pid, Leader, Tree), SpawnError> {
@@ -165,7 +209,7 @@ impl Launcher {
         let mut set = |name: &[u8], value: &[u8]| drop(env.insert(name.to_vec(), value.to_vec()));
         if !spec.clear_env {
             set(b"PATH", self.settings.path.as_bytes());
-            set(b"HOME", user.home().as_bytes());
+            set(b"HOME", self.homes.of(user).as_bytes());
             set(b"LANG", b"C.UTF-8");
             configured.iter().for_each(|(name, value)| set(name, value));
         }
@@ -201,7 +245,6 @@ impl Launcher {
             limits: self.settings.descriptors.iter().chain(&spec.limits).copied().collect(),
             cgroup: None,
             memory_tasks: None,
-            hide_clone3: self.settings.hide_clone3,
             oom_score_adj: Some(OOM_SCORE_ADJ),
             descriptor_3: script,
         })
@@ -211,6 +254,25 @@ impl Launcher {
 // === impl Ends ===
 
 impl Ends {
+    fn of(self, pid: Pid, leader: Leader, tree: Tree, begun: Instant) -> Launched {
+        let Self {
+            stdin,
+            stdout,
+            stderr,
+            terminal,
+        } = self;
+        Launched {
+            pid,
+            leader,
+            tree,
+            stdin,
+            stdout,
+            stderr,
+            terminal,
+            begun,
+        }
+    }
+
     /// The program's ends, and ours.
     fn open(spec: &Spec, user: &User) -> io::Result<([OwnedFd; 3], Self)> {
         if let Some(terminal) = &spec.pty {
@@ -220,7 +282,10 @@ impl Ends {
             let (read, write) = pipe()?;
             (Some(write), read)
         } else {
-            (None, OwnedFd::from(File::open("/dev/null")?))
+            (
+                None,
+                open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?,
+            )
         };
         let (stdout, child_stdout) = pipe()?;
         let (stderr, child_stderr) = if spec.merged {

@@ -10,6 +10,7 @@ mod children;
 mod exec;
 mod execs;
 mod follow;
+mod home;
 mod id;
 mod journal;
 mod launch;

@@ -35,8 +35,6 @@ pub struct Settings {
     pub max_alive: usize,
     /// The limit of open descriptors that programs get, where the runtime has raised its own.
     pub descriptors: Option<Limit>,
-    /// Whether programs see a kernel without `clone3`.
-    pub hide_clone3: bool,
 }
 
 /// Directories in which a group for each exec is made.

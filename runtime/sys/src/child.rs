@@ -6,7 +6,7 @@
 use std::{
     ffi::{CString, c_char},
     io,
-    os::fd::{AsRawFd as _, OwnedFd},
+    os::fd::{AsRawFd as _, BorrowedFd, OwnedFd},
     ptr,
     sync::{
         OnceLock,
@@ -18,9 +18,8 @@ use rustix::process::Pid;
 
 use crate::{
     clone3::clone3_into,
-    filter::WITHOUT_CLONE3,
     raw::syscall,
-    spawn::{Command, Stage, made},
+    spawn::{Command, SpawnError, Stage, made},
     stack::Stack,
 };
 
@@ -40,9 +39,10 @@ pub(crate) struct Plan {
     memory_tasks: Option<i32>,
     /// Signals that may have another disposition than the default.
     signals: &'static [usize],
-    hide_clone3: bool,
     oom_score_adj: Vec<u8>,
     descriptor_3: Option<i32>,
+    /// Closed by exec, or by the end.
+    report: Option<i32>,
     failed_stage: AtomicU32,
     failed_errno: AtomicI32,
     // Owns what `argv` and `envp` point at.
@@ -111,32 +111,39 @@ impl Plan {
             cgroup: command.cgroup.as_ref().map(|group| group.as_raw_fd()),
             memory_tasks: command.memory_tasks.as_ref().map(|tasks| tasks.as_raw_fd()),
             signals: &SIGNALS,
-            hide_clone3: command.hide_clone3,
             oom_score_adj: command
                 .oom_score_adj
                 .map(|n| n.to_string().into_bytes())
                 .unwrap_or_default(),
             descriptor_3: command.descriptor_3.as_ref().map(|fd| fd.as_raw_fd()),
+            report: None,
             failed_stage: AtomicU32::new(0),
             failed_errno: AtomicI32::new(0),
             _strings: strings,
         }
     }
 
-    /// Makes the child in its cgroup. `None`: it must enter by itself.
-    pub(crate) fn begin_in_cgroup(&mut self, stack: &mut Stack) -> Option<io::Result<(Pid, OwnedFd)>> {
+    /// Makes the child in its cgroup, without waiting for it: it holds `report` open until it is done with us. `None`: there
+    /// is no group to begin in, or the kernel can't.
+    ///
+    /// # Safety
+    /// All signals are blocked. The plan and the stack stay valid until the child has called exec or ended.
+    pub(crate) unsafe fn begin_in_cgroup(
+        &mut self,
+        stack: &mut Stack,
+        report: BorrowedFd<'_>,
+    ) -> Option<io::Result<(Pid, OwnedFd)>> {
         let group = self.cgroup.take()?;
-        let mut pidfd = -1;
+        self.report = Some(report.as_raw_fd());
         // The kernel resets those that are handled.
         self.signals = ignored();
-        // SAFETY: the caller has blocked all signals and holds the stack; the call returns when the child is done with both.
+        // It sets its score once it shares no memory with us: the kernel would take that for ours, too.
+        self.oom_score_adj.clear();
+        let mut pidfd = -1;
+        // SAFETY: the caller's promise.
         let cloned = unsafe { clone3_into(self, stack.base(), Stack::SIZE, group, &mut pidfd) };
         match cloned {
-            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
-                self.cgroup = Some(group);
-                self.signals = &SIGNALS;
-                None
-            }
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => None,
             cloned => Some(cloned.and_then(|pid| made(pid, pidfd).ok_or_else(|| io::ErrorKind::Other.into()))),
         }
     }
@@ -145,6 +152,19 @@ impl Plan {
     pub(crate) fn failure(&self) -> Option<(Stage, i32)> {
         let stage = Stage::from_number(self.failed_stage.load(Ordering::Acquire))?;
         Some((stage, self.failed_errno.load(Ordering::Acquire)))
+    }
+
+    /// Whether the child, which is done with us, has become the program.
+    pub(crate) fn outcome(&self, pid: Pid) -> Result<(), SpawnError> {
+        let Some((stage, errno)) = self.failure() else {
+            return Ok(());
+        };
+        // It has ended, or is about to; take its status, so that no zombie is left.
+        let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+        Err(SpawnError {
+            stage,
+            source: io::Error::from_raw_os_error(errno),
+        })
     }
 
     fn fail(&self, stage: Stage, result: isize) {
@@ -257,22 +277,41 @@ impl Plan {
                 }
                 first_closed = 4;
             }
-            check(Stage::Stdio, close_all_but_held(first_closed))?;
+            check(Stage::Stdio, self.close_all_but_held(first_closed))?;
             // After the user: it is the user who must be able to enter.
             check(
                 Stage::Cwd,
                 syscall(libc::SYS_chdir, [self.cwd.as_ptr() as usize, 0, 0, 0, 0]),
             )?;
             syscall(libc::SYS_umask, [self.umask as usize, 0, 0, 0, 0]);
-            if self.hide_clone3 {
-                let mode = libc::SECCOMP_SET_MODE_FILTER as usize;
-                let filter = [mode, 0, &raw const WITHOUT_CLONE3.program as usize, 0, 0];
-                check(Stage::Filter, syscall(libc::SYS_seccomp, filter))?;
-            }
             let none = 0u64;
             let set = [libc::SIG_SETMASK as usize, &raw const none as usize, 0, SIGSET_BYTES, 0];
             check(Stage::Session, syscall(libc::SYS_rt_sigprocmask, set))
         }
+    }
+
+    /// Closes all descriptors from `first` on but those that exec closes: the one that is held, and the report.
+    ///
+    /// # Safety
+    /// Only in a child that has no use for them.
+    unsafe fn close_all_but_held(&self, first: usize) -> isize {
+        // SAFETY: a plain system call on numbers; what is closed is the caller's promise.
+        let close = |from: usize, to: usize| unsafe { syscall(libc::SYS_close_range, [from, to, 0, 0, 0]) };
+        let (held, report) = (HELD.load(Ordering::Acquire), self.report.unwrap_or(-1));
+        let mut from = first;
+        for kept in [held.min(report), held.max(report)] {
+            let Some(kept) = usize::try_from(kept).ok().filter(|kept| *kept >= from) else {
+                continue;
+            };
+            if kept > from {
+                let closed = close(from, kept - 1);
+                if closed < 0 {
+                    return closed;
+                }
+            }
+            from = kept + 1;
+        }
+        close(from, u32::MAX as usize)
     }
 
     /// Makes the kernel pick this process before the runtime when memory runs out. Best effort: a sandbox without /proc
@@ -330,21 +369,4 @@ unsafe fn enter(file: usize) -> isize {
     let own = b"0";
     // SAFETY: the byte is a constant.
     unsafe { syscall(libc::SYS_write, [file, own.as_ptr() as usize, 1, 0, 0]) }
-}
-
-/// Closes all descriptors from `first` on but the one that is held, which exec closes.
-///
-/// # Safety
-/// Only in a child that has no use for them.
-unsafe fn close_all_but_held(first: usize) -> isize {
-    // SAFETY: a plain system call on numbers; what is closed is the caller's promise.
-    let close = |from: usize, to: usize| unsafe { syscall(libc::SYS_close_range, [from, to, 0, 0, 0]) };
-    let all = u32::MAX as usize;
-    match usize::try_from(HELD.load(Ordering::Acquire)) {
-        Ok(held) if held >= first => {
-            let below = if held == first { 0 } else { close(first, held - 1) };
-            below.min(close(held + 1, all))
-        }
-        _ => close(first, all),
-    }
 }

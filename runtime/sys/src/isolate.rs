@@ -247,12 +247,25 @@ pub fn attach_loop(file: impl AsFd) -> io::Result<(fs::File, String)> {
 /// # Errors
 /// When no descriptor is to be had.
 pub fn termination_signals() -> io::Result<OwnedFd> {
+    held_back(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT])
+}
+
+/// Holds back the signals that tell of a child's end, and gives a descriptor that is readable once one has come. In this
+/// thread and those that it starts from now on: no thread is woken by them, and none runs a handler.
+///
+/// # Errors
+/// When no descriptor is to be had.
+pub fn child_signals() -> io::Result<OwnedFd> {
+    held_back(&[libc::SIGCHLD])
+}
+
+fn held_back(signals: &[i32]) -> io::Result<OwnedFd> {
     // SAFETY: a set is plain data, filled in by these calls; the mask is this thread's own.
     let descriptor = unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
-        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
-            libc::sigaddset(&raw mut set, signal);
+        for signal in signals {
+            libc::sigaddset(&raw mut set, *signal);
         }
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut());
         libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)

@@ -87,13 +87,9 @@ impl Command {
     /// # Errors
     /// With the stage at which the child gave up; nothing is left of it then.
     pub fn spawn_kept(&self) -> Result<Keeper, SpawnError> {
-        let clone_failed = |source: io::Error| SpawnError {
-            stage: Stage::Clone,
-            source,
-        };
         let (reports, report) =
-            pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(|e| clone_failed(e.into()))?;
-        let mut stack = Stack::new().map_err(clone_failed)?;
+            pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(|error| SpawnError::clone(error.into()))?;
+        let mut stack = Stack::new().map_err(SpawnError::clone)?;
         let memory = Memory {
             plan: Plan::new(self),
             leader_stack: stack.middle(),
@@ -113,7 +109,7 @@ impl Command {
         drop(blocked);
         let Some(pid) = Pid::from_raw(pid).filter(|_| pidfd >= 0) else {
             drop(ManuallyDrop::into_inner(memory));
-            return Err(clone_failed(error));
+            return Err(SpawnError::clone(error));
         };
         // SAFETY: the kernel has just made this descriptor for us.
         let pidfd = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(pidfd) };

@@ -3,10 +3,10 @@
 //! All `unsafe` of runtime and monitor is in this crate. Its heart is starting programs without copying the address space
 //! ([`Command`]), as a child of our own or under a [`Keeper`].
 
+mod begun;
 mod child;
 mod clone3;
 mod counters;
-mod filter;
 mod inherited;
 mod isolate;
 mod keeper;
@@ -26,12 +26,14 @@ mod tests;
 #[cfg(feature = "tokio")]
 pub use self::ready::{priority, readiness};
 pub use self::{
+    begun::Begun,
     child::hold_until_exec,
+    clone3::{CLONE3_KEY, Clone3Key, use_clone3_key},
     counters::Counters,
     inherited::{inherit_nothing, inherited},
     isolate::{
-        MountChange, Namespaces, attach_loop, c_string, change_mount, clone_into_namespaces, exec_descriptor,
-        leave_session_keyring, loopback_up, termination_signals, unshare_cgroup,
+        MountChange, Namespaces, attach_loop, c_string, change_mount, child_signals, clone_into_namespaces,
+        exec_descriptor, leave_session_keyring, loopback_up, termination_signals, unshare_cgroup,
     },
     keeper::Keeper,
     limits::{raise_descriptor_limit, survive_file_size_limit},

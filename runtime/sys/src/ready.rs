@@ -4,7 +4,13 @@
 
 use std::{io, os::fd::OwnedFd};
 
+use rustix::process::{Signal, WaitOptions, pidfd_send_signal, waitpid};
 use tokio::io::{Interest, unix::AsyncFd};
+
+use crate::{
+    begun::Begun,
+    spawn::{SpawnError, Spawned},
+};
 
 /// A descriptor whose readiness to be read or written can be awaited.
 ///
@@ -25,4 +31,33 @@ pub fn priority(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an OwnedFd is the same open descriptor for as long as it lives, and AsyncFd owns it.
     unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(io::Error::from)
+}
+
+// === impl Begun ===
+
+impl Begun {
+    /// As `wait`, without blocking.
+    ///
+    /// # Errors
+    /// As `wait`.
+    pub async fn finished(mut self) -> Result<Spawned, SpawnError> {
+        match at_end(self.report).await {
+            Ok(report) => {
+                self.report = report;
+                self.wait()
+            }
+            // Nobody would look after it.
+            Err(error) => {
+                let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+                let _ = waitpid(Some(self.pid), WaitOptions::empty());
+                Err(SpawnError::clone(error))
+            }
+        }
+    }
+}
+
+async fn at_end(report: OwnedFd) -> io::Result<OwnedFd> {
+    let report = readiness(report)?;
+    report.readable().await?.retain_ready();
+    Ok(report.into_inner())
 }

@@ -1,14 +1,15 @@
 //! Starting a program without copying the address space.
 //!
 //! `posix_spawn` can't set a user, limits, a cgroup or a controlling terminal, and std's `pre_exec` forks, which costs
-//! 22 ms for a parent of 500 MiB. So this is our own vfork-style clone: the calling thread sleeps until the child has
-//! become the program or has failed, and because the child shares our memory, it can tell exactly what failed.
+//! 22 ms for a parent of 500 MiB. So this is our own clone of a child that shares our memory until it has become the program
+//! or has failed, and so can tell exactly what failed. Whoever may not block begins it and waits for it apart ([`Begun`]).
 
 use std::{
     ffi::CString,
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     ptr,
+    sync::Arc,
 };
 
 use rustix::process::Pid;
@@ -37,11 +38,9 @@ pub struct Command {
     /// Resource limits to set.
     pub limits: Vec<Limit>,
     /// Directory of the cgroup2 group to begin in.
-    pub cgroup: Option<OwnedFd>,
+    pub cgroup: Option<Arc<OwnedFd>>,
     /// The `tasks` file, open for writing, of a v1 memory group to enter.
-    pub memory_tasks: Option<OwnedFd>,
-    /// Make the program see a kernel without `clone3`, whose flags no filter can look at.
-    pub hide_clone3: bool,
+    pub memory_tasks: Option<Arc<OwnedFd>>,
     /// How readily the kernel kills it when memory runs out.
     pub oom_score_adj: Option<i32>,
     /// Stays open in the program as descriptor 3.
@@ -92,8 +91,6 @@ pub enum Stage {
     Cwd = 8,
     /// Executing the program.
     Exec = 9,
-    /// Laying the filter that hides a system call.
-    Filter = 10,
 }
 
 /// A child that could not become the program.
@@ -126,36 +123,36 @@ impl Command {
         ]
     }
 
-    /// Starts the program as a child of this process, in a session of its own. The caller waits for it.
+    /// Starts the program as a child of this process, in a session of its own, and waits until it is the program.
     ///
     /// # Errors
     /// With the stage at which the child gave up; nothing is left of it then.
     pub fn spawn(&self) -> Result<Spawned, SpawnError> {
-        let clone_failed = |source| SpawnError {
-            stage: Stage::Clone,
-            source,
-        };
-        let mut plan = Plan::new(self);
-        let mut stack = Stack::new().map_err(clone_failed)?;
+        if let Some(begun) = self.begin()? {
+            return begun.wait();
+        }
+        // An old kernel, or a filter of somebody's: it enters its group by itself.
+        let plan = Plan::new(self);
+        let mut stack = Stack::new().map_err(SpawnError::clone)?;
         let blocked = BlockedSignals::new();
-        let cloned = match plan.begin_in_cgroup(&mut stack) {
-            // An old kernel, or a filter of somebody's: it enters by itself.
-            // SAFETY: plan and stack outlive the child's use of them, since CLONE_VFORK holds this thread until then.
-            None => unsafe { clone_into(&plan, stack.top(), libc::CLONE_VFORK) },
-            Some(cloned) => cloned,
-        };
+        // SAFETY: plan and stack outlive the child's use of them, since CLONE_VFORK holds this thread until then.
+        let cloned = unsafe { clone_into(&plan, stack.top(), libc::CLONE_VFORK) };
         drop(blocked);
         stack.spare();
-        let (pid, pidfd) = cloned.map_err(clone_failed)?;
-        if let Some((stage, errno)) = plan.failure() {
-            // It has ended already; take its status, so that no zombie is left.
-            let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
-            return Err(SpawnError {
-                stage,
-                source: io::Error::from_raw_os_error(errno),
-            });
-        }
+        let (pid, pidfd) = cloned.map_err(SpawnError::clone)?;
+        plan.outcome(pid)?;
         Ok(Spawned { pid, pidfd })
+    }
+}
+
+// === impl SpawnError ===
+
+impl SpawnError {
+    pub(crate) fn clone(source: io::Error) -> Self {
+        Self {
+            stage: Stage::Clone,
+            source,
+        }
     }
 }
 
@@ -192,7 +189,6 @@ impl Stage {
             Self::User,
             Self::Cwd,
             Self::Exec,
-            Self::Filter,
         ]
         .into_iter()
         .find(|stage| *stage as u32 == number)

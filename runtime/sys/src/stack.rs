@@ -1,10 +1,11 @@
 //! A stack for a child that shares our memory.
 
-use std::{cell::Cell, io, ptr};
+use std::{cell::RefCell, io, ptr};
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
 const GUARD: usize = 4096;
+const MOST_SPARE: usize = 4;
 
 /// A mapped stack with a guard page below it.
 pub(crate) struct Stack {
@@ -12,8 +13,8 @@ pub(crate) struct Stack {
 }
 
 thread_local! {
-    /// One that was used, for the next start from this thread.
-    static SPARE: Cell<Option<Stack>> = const { Cell::new(None) };
+    /// Some that were used, for the next starts from this thread.
+    static SPARE: RefCell<Vec<Stack>> = const { RefCell::new(Vec::new()) };
 }
 
 // SAFETY: the mapping belongs to the value, whichever thread holds it.
@@ -25,7 +26,7 @@ impl Stack {
     pub(crate) const SIZE: usize = 64 * 1024;
 
     pub(crate) fn new() -> io::Result<Self> {
-        match SPARE.try_with(Cell::take) {
+        match SPARE.try_with(|spare| spare.borrow_mut().pop()) {
             Ok(Some(spare)) => Ok(spare),
             _ => Self::map(),
         }
@@ -33,7 +34,12 @@ impl Stack {
 
     /// Keeps it for the next one. Whoever ran on it has ended or become another program.
     pub(crate) fn spare(self) {
-        let _ = SPARE.try_with(|spare| spare.set(Some(self)));
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if spare.len() < MOST_SPARE {
+                spare.push(self);
+            }
+        });
     }
 
     fn map() -> io::Result<Self> {

@@ -1,8 +1,10 @@
 use std::{
     ffi::CString,
     fs::{self, File},
-    io::Read as _,
+    io::{ErrorKind, Read as _},
     os::fd::{AsFd as _, OwnedFd},
+    path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use rustix::{
@@ -28,7 +30,6 @@ fn command(argv: &[&str]) -> (Command, File) {
         limits: vec![Limit::named("core", 0, 0).unwrap()],
         cgroup: None,
         memory_tasks: None,
-        hide_clone3: false,
         oom_score_adj: Some(500),
         descriptor_3: None,
     };
@@ -96,6 +97,62 @@ fn tells_what_failed() {
     let child = c.spawn().unwrap();
     wait_readable(&child.pidfd);
     assert_eq!(reap(child.pidfd.as_fd()).unwrap().unwrap().status, ExitStatus::Code(0));
+}
+
+/// A group in the cgroup2 tree, removed with the value.
+struct Group(PathBuf);
+
+impl Group {
+    fn new() -> Self {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let is_unified = |line: &&str| line.split(' ').nth(2) == Some("cgroup2");
+        let mount = mounts.lines().find(is_unified).expect("a cgroup2 tree");
+        let path = Path::new(mount.split(' ').nth(1).unwrap()).join(format!("sandgate-sys-{}", std::process::id()));
+        fs::create_dir(&path).expect("a cgroup2 tree that is ours: the tests want root");
+        Self(path)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        while fs::remove_dir(&self.0).is_err_and(|error| error.kind() == ErrorKind::ResourceBusy) {}
+    }
+}
+
+#[test]
+fn begins_in_its_group_without_waiting() {
+    let group = Group::new();
+    let entrance: Arc<OwnedFd> = Arc::new(File::open(&group.0).unwrap().into());
+    let script = "echo $A $(umask); tail -n1 /proc/self/cgroup; read line < /proc/$$/oom_score_adj; exit 7";
+    let (mut good, read) = command(&["/bin/sh", "-c", script]);
+    good.cgroup = Some(entrance.clone());
+    // All at once, and the failures between them.
+    let begun: Vec<_> = (0..20).map(|_| good.begin().unwrap().expect("clone3")).collect();
+    let (mut bad, _read) = command(&["/no/such/program"]);
+    bad.cgroup = Some(entrance);
+    let failed: Vec<_> = (0..20).map(|_| bad.begin().unwrap().expect("clone3")).collect();
+    for child in failed {
+        let error = child.wait().unwrap_err();
+        assert_eq!(
+            (error.stage, error.source.raw_os_error()),
+            (Stage::Exec, Some(libc::ENOENT))
+        );
+    }
+    let score = || fs::read_to_string("/proc/self/oom_score_adj").unwrap();
+    let own = score();
+    for child in begun {
+        let child = child.wait().unwrap();
+        wait_readable(&child.pidfd);
+        assert_eq!(reap(child.pidfd.as_fd()).unwrap().unwrap().status, ExitStatus::Code(7));
+    }
+    assert_eq!(score(), own, "a child's score became ours");
+    let said = output(good, read);
+    assert_eq!(said.matches("b 0027\n").count(), 20, "{said}");
+    assert_eq!(
+        said.matches(&format!("/sandgate-sys-{}\n", std::process::id())).count(),
+        20,
+        "{said}"
+    );
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::{HEAD_BYTES, Inner, STARTS_AT_ONCE, Table};
 use crate::{
     children::Children,
     exec::{Exec, Phase, Saved, Status, offsets},
+    home::Homes,
     id::digest,
     journal::{Entry, Journal},
     launch::Launcher,
@@ -62,6 +63,7 @@ pub(super) fn open(settings: Settings) -> io::Result<Inner> {
             settings,
             roots,
             children: Children::default(),
+            homes: Homes::default(),
         },
         store,
         journal,

@@ -91,17 +91,31 @@ impl Execs {
             self.forget(exec, slot, refusal.clone()).await;
             return Err(refusal);
         }
-        let (execs, starting) = (self.clone(), exec.clone());
-        let launching = spawn_blocking(move || {
-            execs.note_start(&starting, slot)?;
-            Ok::<_, Refusal>((execs.0.launcher.launch(&spec, &env), spec))
-        });
+        if let Err(refusal) = self.note_start(exec, slot) {
+            // Nothing was started and nothing noted: the id is free again.
+            self.forget(exec, slot, refusal.clone()).await;
+            return Err(refusal);
+        }
         let failed = |error: String| StartFailure {
             reason: 0,
             message: error,
         };
-        match launching.await {
-            Ok(Ok((Ok(launched), spec))) => {
+        let (launched, spec) = match self.0.launcher.launch_at_once(&spec, &env).await {
+            Some(launched) => (launched, spec),
+            None => {
+                let execs = self.clone();
+                let launching = spawn_blocking(move || (execs.0.launcher.launch(&spec, &env), spec)).await;
+                match launching {
+                    Ok(launched) => launched,
+                    Err(error) => {
+                        self.start_failed(exec, slot, failed(error.to_string()));
+                        return Ok(());
+                    }
+                }
+            }
+        };
+        match launched {
+            Ok(launched) => {
                 if let Err(error) = self.supervise(exec, launched, spec, slot) {
                     // It runs, and nobody would look after it.
                     if let Some(live) = exec.live.get() {
@@ -110,13 +124,7 @@ impl Execs {
                     self.start_failed(exec, slot, failed(error.to_string()));
                 }
             }
-            Ok(Ok((Err(failure), _))) => self.start_failed(exec, slot, failure),
-            Ok(Err(refusal)) => {
-                // Nothing was started and nothing noted: the id is free again.
-                self.forget(exec, slot, refusal.clone()).await;
-                return Err(refusal);
-            }
-            Err(error) => self.start_failed(exec, slot, failed(error.to_string())),
+            Err(failure) => self.start_failed(exec, slot, failure),
         }
         Ok(())
     }

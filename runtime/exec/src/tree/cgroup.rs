@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -40,6 +40,8 @@ struct Pool {
 pub(crate) struct ExecGroup {
     /// `None`: given back, and perhaps another exec's by now.
     groups: Mutex<Option<Groups>>,
+    /// Whether it was seen empty since the program began in it. Nobody else enters, so it stays so.
+    is_empty: AtomicBool,
     pool: Arc<Pool>,
 }
 
@@ -49,14 +51,16 @@ struct Groups {
     unified: PathBuf,
     memory: Option<PathBuf>,
     /// The directory that a process begins in.
-    entrance: OwnedFd,
+    entrance: Arc<OwnedFd>,
     /// The file of the memory group that a process writes `0` to, to enter.
-    tasks: Option<OwnedFd>,
+    tasks: Option<Arc<OwnedFd>>,
     events: File,
     /// The file that counts processes killed for memory.
     deaths: Option<File>,
     /// What it counted before this exec.
     deaths_before: u32,
+    /// What it counted when nobody was left.
+    deaths_after: Option<u32>,
     /// Whether it is of no more use: nobody could enter it, or all in it were killed at one stroke. In that case the kernel
     /// also kills whoever is cloned into it later (seen with 6.18: it compares the number of strokes with that of the group
     /// that the parent is in).
@@ -92,16 +96,26 @@ impl Roots {
 
     /// Groups for one exec.
     pub(crate) fn enter(&self) -> io::Result<ExecGroup> {
+        if let Some(group) = self.enter_idle() {
+            return Ok(group);
+        }
+        let made = Groups::make(&self.places, &self.pool.made)?;
+        Ok(self.taken(made))
+    }
+
+    /// Groups for one exec that were another's before, if there are any. Does not block.
+    pub(crate) fn enter_idle(&self) -> Option<ExecGroup> {
+        let idle = self.pool.idle().pop()?;
+        Some(self.taken(idle))
+    }
+
+    fn taken(&self, groups: Groups) -> ExecGroup {
         self.pool.taken.fetch_add(1, Ordering::Relaxed);
-        let idle = self.pool.idle().pop();
-        let groups = match idle {
-            Some(groups) => groups,
-            None => Groups::make(&self.places, &self.pool.made)?,
-        };
-        Ok(ExecGroup {
+        ExecGroup {
             groups: Mutex::new(Some(groups)),
+            is_empty: AtomicBool::new(false),
             pool: self.pool.clone(),
-        })
+        }
     }
 
     /// Removes what was kept for execs that did not come. Called from time to time.
@@ -165,12 +179,17 @@ impl Groups {
             None => File::open(unified.join("memory.events")),
         };
         Ok(Self {
-            entrance: File::open(&unified)?.into(),
-            tasks: memory.as_ref().map(tasks).transpose()?.map(OwnedFd::from),
+            entrance: Arc::new(File::open(&unified)?.into()),
+            tasks: memory
+                .as_ref()
+                .map(tasks)
+                .transpose()?
+                .map(|tasks| Arc::new(tasks.into())),
             events: File::open(unified.join("cgroup.events"))?,
             // Not every tree counts them.
             deaths: deaths.ok(),
             deaths_before: 0,
+            deaths_after: None,
             is_spent: false,
             unified,
             memory,
@@ -180,10 +199,6 @@ impl Groups {
     /// Whether somebody is in it, if that is known.
     fn populated(&self) -> io::Result<bool> {
         now_in(&self.events, "populated").map(|populated| populated != 0)
-    }
-
-    fn is_reusable(&self) -> bool {
-        !self.is_spent && matches!(self.populated(), Ok(false))
     }
 
     fn deaths(&self) -> u32 {
@@ -201,13 +216,11 @@ impl Groups {
 
 impl ExecGroup {
     /// See `Groups`.
-    pub(crate) fn entrances(&self) -> io::Result<(Option<OwnedFd>, Option<OwnedFd>)> {
+    pub(crate) fn entrances(&self) -> (Option<Arc<OwnedFd>>, Option<Arc<OwnedFd>>) {
         let groups = self.groups();
-        let Some(groups) = &*groups else {
-            return Ok((None, None));
-        };
-        let tasks = groups.tasks.as_ref().map(OwnedFd::try_clone).transpose()?;
-        Ok((Some(groups.entrance.try_clone()?), tasks))
+        let groups = groups.as_ref();
+        let tasks = groups.and_then(|groups| groups.tasks.clone());
+        (groups.map(|groups| groups.entrance.clone()), tasks)
     }
 
     pub(crate) fn kill(&self) -> io::Result<()> {
@@ -230,9 +243,14 @@ impl ExecGroup {
     }
 
     pub(crate) fn populated(&self) -> bool {
+        if self.is_empty.load(Ordering::Acquire) {
+            return false;
+        }
         // A group that is gone holds nobody.
         let populated = |groups: &Groups| groups.populated().unwrap_or(false);
-        self.groups().as_ref().is_some_and(populated)
+        let populated = self.groups().as_ref().is_some_and(populated);
+        self.is_empty.store(!populated, Ordering::Release);
+        populated
     }
 
     /// Says that the groups are of no use: nobody could enter them.
@@ -258,10 +276,10 @@ impl ExecGroup {
     /// Where to hear of the end, if it has not come yet. The kernel tells of changes since the last read of this very
     /// descriptor.
     fn events(&self) -> io::Result<Option<File>> {
+        let is_empty = !self.populated();
         let groups = self.groups();
-        let populated = groups.as_ref().filter(|groups| groups.populated().unwrap_or(true));
         let open = |groups: &Groups| File::open(groups.unified.join("cgroup.events"));
-        populated.map(open).transpose()
+        groups.as_ref().filter(|_| !is_empty).map(open).transpose()
     }
 
     /// Gives the groups back, if nobody is in them. Otherwise they stay, to be killed.
@@ -274,8 +292,9 @@ impl ExecGroup {
     fn give_back(&self) {
         let taken = self.groups().take();
         let Some(mut groups) = taken else { return };
-        groups.deaths_before = groups.deaths();
-        let is_reusable = groups.is_reusable();
+        groups.deaths_before = groups.deaths_after.take().unwrap_or_else(|| groups.deaths());
+        let is_empty = self.is_empty.load(Ordering::Acquire) || matches!(groups.populated(), Ok(false));
+        let is_reusable = is_empty && !groups.is_spent;
         let mut idle = self.pool.idle();
         if is_reusable && idle.len() < MOST_IDLE {
             idle.push(groups);
@@ -286,9 +305,12 @@ impl ExecGroup {
     }
 
     pub(crate) fn out_of_memory(&self) -> u32 {
-        let groups = self.groups();
-        let count = |groups: &Groups| groups.deaths().saturating_sub(groups.deaths_before);
-        groups.as_ref().map_or(0, count)
+        let is_empty = self.is_empty.load(Ordering::Acquire);
+        let mut groups = self.groups();
+        let Some(groups) = &mut *groups else { return 0 };
+        let deaths = groups.deaths();
+        groups.deaths_after = is_empty.then_some(deaths);
+        deaths.saturating_sub(groups.deaths_before)
     }
 
     fn groups(&self) -> MutexGuard<'_, Option<Groups>> {
