@@ -9,6 +9,7 @@ mod args;
 mod batches;
 mod clock;
 mod end;
+mod hands;
 mod identity;
 mod network;
 mod python;

@@ -19,6 +19,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::{
     batches::Batches,
     clock::{Call, Clock},
+    hands::Hands,
     identity::{GENERATION, Identity},
     stream::Answers,
 };
@@ -43,6 +44,7 @@ pub(crate) struct Files {
     pub(crate) operations: Semaphore,
     pub(crate) batches: Arc<Batches>,
     pub(crate) watches: Watches,
+    pub(crate) hands: Hands,
 }
 
 const MAX_GRACE: Duration = Duration::from_secs(300);
@@ -64,6 +66,7 @@ impl Files {
             operations: Semaphore::new(files::MAX_BATCHES),
             batches: Arc::default(),
             watches: Watches::default(),
+            hands: Hands::default(),
         }
     }
 }

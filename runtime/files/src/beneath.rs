@@ -12,10 +12,11 @@ use std::{
         unix::ffi::OsStrExt as _,
     },
     path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
 };
 
 use rustix::{
-    fs::{self, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags},
+    fs::{self, FileType, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags},
     io::Errno,
 };
 
@@ -32,22 +33,38 @@ const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 /// A directory that is `/` for everything opened through it.
 #[derive(Debug)]
 pub struct Root {
-    directory: OwnedFd,
+    directory: Arc<OwnedFd>,
+    is_real: bool,
 }
+
+/// The root of this process, which stays what it is.
+static REAL: OnceLock<Arc<OwnedFd>> = OnceLock::new();
 
 // === impl Root ===
 
 impl Root {
     /// The root of this process.
     pub fn real() -> io::Result<Self> {
-        let directory = fs::open("/", DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { directory })
+        let directory = match REAL.get() {
+            Some(directory) => directory.clone(),
+            None => {
+                let opened = Arc::new(fs::open("/", DIRECTORY | OFlags::CLOEXEC, Mode::empty())?);
+                REAL.get_or_init(|| opened).clone()
+            }
+        };
+        Ok(Self {
+            directory,
+            is_real: true,
+        })
     }
 
     /// The directory at `path`, itself resolved beneath this root.
     pub fn narrow(&self, path: &Path) -> io::Result<Self> {
-        let directory = self.open(path, DIRECTORY, Mode::empty())?;
-        Ok(Self { directory })
+        let directory = Arc::new(self.open(path, DIRECTORY, Mode::empty())?);
+        Ok(Self {
+            directory,
+            is_real: false,
+        })
     }
 
     /// Opens `path` beneath the root, following symlinks beneath it.
@@ -57,6 +74,16 @@ impl Root {
     /// acts as.
     pub fn open(&self, path: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         open(self.directory.as_fd(), path, flags, mode, IN_ROOT)
+    }
+
+    /// Whether a regular file is at `path`, following symlinks beneath the root. It may be another one a moment later.
+    pub fn has_regular(&self, path: &Path) -> io::Result<bool> {
+        let is_regular = |stat: fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        // Where the kernel would go by itself, one call is enough. It follows magic links too; a look does no harm.
+        if self.is_real && path.is_absolute() {
+            return Ok(is_regular(fs::stat(path)?));
+        }
+        Ok(is_regular(fs::fstat(self.open(path, OFlags::PATH, Mode::empty())?)?))
     }
 
     /// Like [`Root::open`], with the last component taken for itself: a symlink there is opened with `O_PATH`, and is

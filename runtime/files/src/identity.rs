@@ -3,7 +3,18 @@
 //! Credentials belong to threads in Linux. A guard changes the effective ids of the calling thread alone, and puts them
 //! back. The real and saved ids stay the runtime's own, so the user can neither signal nor trace the thread meanwhile.
 
-use std::{collections::BTreeSet, io::Read as _, marker::PhantomData, path::Path, process, rc::Rc};
+use std::{
+    collections::BTreeSet,
+    io::Read as _,
+    marker::PhantomData,
+    path::Path,
+    process,
+    rc::Rc,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use rustix::{
     fs::{Mode, OFlags},
@@ -34,6 +45,9 @@ pub struct User {
     pub groups: Vec<u32>,
 }
 
+/// Whether groups were ever set. Before, they are set also where they are the same already: whoever may not is told so.
+static MAY_SET_GROUPS: AtomicBool = AtomicBool::new(false);
+
 /// While it lives, this thread acts as a user.
 #[derive(Debug)]
 #[must_use = "the thread acts as the user for as long as this lives"]
@@ -47,7 +61,8 @@ pub struct Acting {
 struct Before {
     uid: Uid,
     gid: Gid,
-    groups: Vec<Gid>,
+    /// Only if they were changed.
+    groups: Option<&'static [Gid]>,
 }
 
 // === impl User ===
@@ -125,11 +140,15 @@ impl User {
         let before = Before {
             uid,
             gid: getegid(),
-            groups: getgroups()?,
+            groups: (!self.has_groups(own_groups()?) || !MAY_SET_GROUPS.load(Ordering::Relaxed))
+                .then_some(own_groups()?),
         };
         // Refused to root of a user namespace that may not set groups. Nothing is changed then, and the guard, which could
         // not put the groups back either, must not try.
-        self.switch_groups().map_err(|errno| self.refused(errno))?;
+        if before.groups.is_some() {
+            self.switch_groups().map_err(|errno| self.refused(errno))?;
+            MAY_SET_GROUPS.store(true, Ordering::Relaxed);
+        }
         // From here on the guard puts back whatever was changed.
         let acting = Acting {
             before: Some(before),
@@ -137,6 +156,10 @@ impl User {
         };
         self.switch_ids().map_err(|errno| self.refused(errno))?;
         Ok(acting)
+    }
+
+    fn has_groups(&self, groups: &[Gid]) -> bool {
+        groups.iter().map(|gid| gid.as_raw()).eq(self.groups.iter().copied())
     }
 
     fn switch_groups(&self) -> rustix::io::Result<()> {
@@ -178,10 +201,22 @@ impl Drop for Acting {
         // The user first: only root may change the groups.
         let restored = set_thread_res_uid(None, before.uid, None)
             .and_then(|()| set_thread_res_gid(None, before.gid, None))
-            .and_then(|()| set_thread_groups(&before.groups));
+            .and_then(|()| before.groups.map_or(Ok(()), set_thread_groups));
         if restored.is_err() {
             // A pooled thread would go on with the wrong identity.
             process::abort();
+        }
+    }
+}
+
+/// The groups of this process, which stay what they are where nobody acts as another user.
+fn own_groups() -> Result<&'static [Gid]> {
+    static OWN: OnceLock<Vec<Gid>> = OnceLock::new();
+    match OWN.get() {
+        Some(own) => Ok(own),
+        None => {
+            let own = getgroups()?;
+            Ok(OWN.get_or_init(|| own))
         }
     }
 }

@@ -110,7 +110,9 @@ impl View {
                 .open(path.as_path(), flags, Mode::empty())
                 .map_err(|error| Error::io(error, path))
         };
-        must_be_regular(&stat(&open(OFlags::PATH)?, path)?, path)?;
+        if !matches!(self.root.has_regular(path.as_path()), Ok(true)) {
+            must_be_regular(&stat(&open(OFlags::PATH)?, path)?, path)?;
+        }
         let file = open(OFlags::RDONLY)?;
         let stat = stat(&file, path)?;
         must_be_regular(&stat, path)?;

@@ -22,6 +22,7 @@ use tonic::Status;
 use super::{Files, Service};
 use crate::{
     clock::Call,
+    hands::Hands,
     stream::{Answers, Source, answers},
 };
 
@@ -44,7 +45,8 @@ pub(crate) async fn batch(service: &Service, request: FileOpsRequest) -> Result<
     let files = service.files.clone();
     if request.batch_id.is_empty() {
         let _turn = service.files.operations.acquire().await;
-        return blocking(move || run(&files, request)).await;
+        let hands = service.files.hands.clone();
+        return blocking(&hands, move || run(&files, request)).await;
     }
     check_id("batch_id", &request.batch_id)?;
     // A view that can't be opened is refused before the batch is remembered; the whole sandbox needs no such look. What
@@ -52,16 +54,15 @@ pub(crate) async fn batch(service: &Service, request: FileOpsRequest) -> Result<
     let is_whole = request.view.as_ref().is_none_or(|view| *view == FileView::default());
     if !is_whole && !files.batches.knows(&request.batch_id) {
         let (view, checked) = (request.view.clone(), files.clone());
-        blocking(move || open(&checked, view).map(drop)).await?;
+        blocking(&files.hands, move || open(&checked, view).map(drop)).await?;
     }
     let work = |request: FileOpsRequest| async move {
         let waiting = files.clone();
         let _turn = waiting.operations.acquire().await;
         let count = request.ops.len();
         // Removed since it was looked at: an answer too, so that a repeat gets it again.
-        blocking(move || Ok(run(&files, request).unwrap_or_else(|error| all_failed(count, &error))))
-            .await
-            .unwrap_or_default()
+        let work = move || Ok(run(&files, request).unwrap_or_else(|error| all_failed(count, &error)));
+        blocking(&waiting.hands, work).await.unwrap_or_default()
     };
     service.files.batches.once(request, work).await
 }
@@ -88,7 +89,7 @@ pub(super) async fn write_chunk(
     service.identity.expect(&request.expected_incarnation)?;
     check_id("upload_id", &request.upload_id)?;
     let files = service.files.clone();
-    blocking(move || {
+    blocking(&service.files.hands, move || {
         let view = open(&files, request.view.clone())?;
         files.uploads.write(&view, &request, &files.shared)
     })
@@ -132,7 +133,7 @@ pub(crate) async fn upload(
         }
     }
     let _ = sender.send(Incoming::End).await;
-    Ok(joined(writing.await)?)
+    Ok(done(writing.await.ok())?)
 }
 
 /// What a thread reads for a download.
@@ -196,7 +197,7 @@ pub(super) async fn watch(
     request: proto::WatchFilesRequest,
 ) -> Result<Answers<proto::WatchFilesResponse>, Status> {
     let (files, call) = (service.files.clone(), service.call());
-    let subscription = blocking(move || {
+    let subscription = blocking(&service.files.hands, move || {
         let view = Arc::new(open(&files, request.view.clone())?);
         files.watches.subscribe(view, &request)
     })
@@ -227,15 +228,21 @@ fn open(files: &Files, view: Option<FileView>) -> Result<View, Error> {
     View::open(&view.unwrap_or_default(), &files.defaults)
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Refusal> {
-    joined(spawn_blocking(work).await)
+async fn blocking<T: Send + 'static>(
+    hands: &Hands,
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Refusal> {
+    done(hands.run(work).await)
 }
 
-fn joined<T>(outcome: Result<Result<T, Error>, tokio::task::JoinError>) -> Result<T, Refusal> {
-    match outcome {
-        Ok(outcome) => outcome.map_err(refusal),
-        Err(error) => Err(Refusal::new(ErrorReason::Internal, error.to_string())),
-    }
+fn done<T>(outcome: Option<Result<T, Error>>) -> Result<T, Refusal> {
+    let panicked = || {
+        Err(Refusal::new(
+            ErrorReason::Internal,
+            "the work on files did not come to its end",
+        ))
+    };
+    outcome.map_or_else(panicked, |outcome| outcome.map_err(refusal))
 }
 
 /// An error of files as a refusal of the whole call.
