@@ -120,40 +120,40 @@ impl SandboxService for Sandboxes {
         passed_on()
     }
 
-    async fn start_exec(&self, request: Request<pb::StartExecRequest>) -> Answer<pb::StartExecResponse> {
-        self.unary(request).await
+    async fn start_exec(&self, _: Request<pb::StartExecRequest>) -> Answer<pb::StartExecResponse> {
+        passed_on()
     }
 
     async fn follow_exec(&self, _: Request<pb::FollowExecRequest>) -> Answer<Self::FollowExecStream> {
         passed_on()
     }
 
-    async fn write_exec(&self, request: Request<pb::WriteExecRequest>) -> Answer<pb::WriteExecResponse> {
-        self.patient(request).await
+    async fn write_exec(&self, _: Request<pb::WriteExecRequest>) -> Answer<pb::WriteExecResponse> {
+        passed_on()
     }
 
-    async fn signal_exec(&self, request: Request<pb::SignalExecRequest>) -> Answer<pb::SignalExecResponse> {
-        self.unary(request).await
+    async fn signal_exec(&self, _: Request<pb::SignalExecRequest>) -> Answer<pb::SignalExecResponse> {
+        passed_on()
     }
 
-    async fn resize_exec(&self, request: Request<pb::ResizeExecRequest>) -> Answer<pb::ResizeExecResponse> {
-        self.unary(request).await
+    async fn resize_exec(&self, _: Request<pb::ResizeExecRequest>) -> Answer<pb::ResizeExecResponse> {
+        passed_on()
     }
 
-    async fn get_exec(&self, request: Request<pb::GetExecRequest>) -> Answer<pb::GetExecResponse> {
-        self.unary(request).await
+    async fn get_exec(&self, _: Request<pb::GetExecRequest>) -> Answer<pb::GetExecResponse> {
+        passed_on()
     }
 
-    async fn list_execs(&self, request: Request<pb::ListExecsRequest>) -> Answer<pb::ListExecsResponse> {
-        self.unary(request).await
+    async fn list_execs(&self, _: Request<pb::ListExecsRequest>) -> Answer<pb::ListExecsResponse> {
+        passed_on()
     }
 
-    async fn run(&self, request: Request<pb::RunRequest>) -> Answer<pb::RunResponse> {
-        self.patient(request).await
+    async fn run(&self, _: Request<pb::RunRequest>) -> Answer<pb::RunResponse> {
+        passed_on()
     }
 
-    async fn file_ops(&self, request: Request<pb::FileOpsRequest>) -> Answer<pb::FileOpsResponse> {
-        self.unary(request).await
+    async fn file_ops(&self, _: Request<pb::FileOpsRequest>) -> Answer<pb::FileOpsResponse> {
+        passed_on()
     }
 
     async fn upload(&self, _: Request<Streaming<pb::UploadRequest>>) -> Answer<pb::UploadResponse> {
@@ -164,8 +164,8 @@ impl SandboxService for Sandboxes {
         passed_on()
     }
 
-    async fn write_chunk(&self, request: Request<pb::WriteChunkRequest>) -> Answer<pb::WriteChunkResponse> {
-        self.unary(request).await
+    async fn write_chunk(&self, _: Request<pb::WriteChunkRequest>) -> Answer<pb::WriteChunkResponse> {
+        passed_on()
     }
 
     async fn watch_files(&self, _: Request<pb::WatchFilesRequest>) -> Answer<Self::WatchFilesStream> {
@@ -180,9 +180,9 @@ impl SandboxService for Sandboxes {
     }
 }
 
-/// Streams to a runtime never become messages here: [`Service`] passes them on before.
+/// Calls to a runtime never become messages here: [`Service`] passes them on before.
 fn passed_on<T>() -> Answer<T> {
-    Err(Status::internal("this stream is passed on by the service"))
+    Err(Status::internal("this call is passed on by the service"))
 }
 
 /// What a call that ends early because the server stops answers.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod carrier;
+mod connection;
 pub mod finding;
 pub mod inside;
 mod labels;
@@ -20,7 +21,7 @@ pub use self::{
     carrier::{ByteStream, Carrier},
     finding::{Finding, Verdict},
     labels::check_labels,
-    link::{Conduit, Link},
+    link::{Conduit, Link, LinkError},
     name::Name,
     provider::{Begun, Change, End, NewSandbox, Provider, Removed},
     selector::Selector,

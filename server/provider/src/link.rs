@@ -2,32 +2,29 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, PoisonError},
+    pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::{Duration, Instant},
 };
 
-use http::{Request, header::AUTHORIZATION};
-use hyper_util::rt::TokioIo;
-use sandgate_proto::runtime::v1::runtime_service_client::RuntimeServiceClient;
-use tonic::{
-    body::Body,
-    client::Grpc,
-    transport::{Channel, Endpoint, Uri},
+use http::{
+    Request, Response, Uri,
+    header::AUTHORIZATION,
+    uri::{Authority, Scheme},
 };
-use tower::{Service, service_fn};
+use sandgate_proto::runtime::v1::runtime_service_client::RuntimeServiceClient;
+use tokio::{sync::Mutex, time};
+use tonic::body::Body;
+use tower::Service;
 
-use crate::carrier::Carrier;
+use crate::{carrier::Carrier, connection::Connection};
 
-// As on every listener of ours: one stopped stream must not stop the others. See the server's `serve`.
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = i32::MAX as u32;
-// A message of 64 KiB, with what is around it, in one frame instead of five.
-const FRAME: u32 = 128 << 10;
-const KEEPALIVE: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// No message is over 3 MiB; the rest is room for what wraps it.
 const MESSAGE_LIMIT: usize = 4 << 20;
+/// Nobody resolves this name: the carrier knows the way.
+const NAME: &str = "sandbox";
 
 /// A way to speak to one sandbox's runtime.
 #[derive(Debug, Clone)]
@@ -36,16 +33,27 @@ pub struct Link {
     open: Arc<Mutex<Option<Open>>>,
 }
 
-/// A connection that shows what each call has to show.
+/// A link as a service that takes calls. Each shows what it has to show.
 #[derive(Debug, Clone)]
-pub struct Conduit {
-    channel: Channel,
-    carrier: Arc<dyn Carrier>,
+pub struct Conduit(Link);
+
+/// Why a call did not come back.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// There is no connection to be had.
+    #[error("can't connect: {0}")]
+    Connect(#[from] io::Error),
+    /// The connection broke.
+    #[error(transparent)]
+    Broken(#[from] h2::Error),
+    /// The path of the call is none.
+    #[error(transparent)]
+    Path(#[from] http::Error),
 }
 
 #[derive(Debug)]
 struct Open {
-    channel: Channel,
+    connection: Connection,
     used: Instant,
 }
 
@@ -70,42 +78,60 @@ impl Link {
     /// A client. Its connection is opened by the first call, shared by all, and opened again when it was lost.
     #[must_use]
     pub fn client(&self) -> RuntimeServiceClient<Conduit> {
-        RuntimeServiceClient::new(self.conduit())
+        RuntimeServiceClient::new(Conduit(self.clone()))
             .max_decoding_message_size(MESSAGE_LIMIT)
             .max_encoding_message_size(MESSAGE_LIMIT)
     }
 
-    /// The same connection for calls whose answers are decoded as something else than the runtime's own types.
-    #[must_use]
-    pub fn grpc(&self) -> Grpc<Conduit> {
-        Grpc::new(self.conduit())
-            .max_decoding_message_size(MESSAGE_LIMIT)
-            .max_encoding_message_size(MESSAGE_LIMIT)
-    }
-
-    /// The connection itself.
-    #[must_use]
-    pub fn conduit(&self) -> Conduit {
-        Conduit {
-            channel: self.channel(),
-            carrier: Arc::clone(&self.carrier),
+    /// Makes a call, of which only the path is looked at, and waits for the beginning of the answer.
+    ///
+    /// # Errors
+    /// When there is no connection, or it breaks. Whether the call was made is not known then.
+    pub async fn call(&self, mut request: Request<Body>) -> Result<Response<Body>, LinkError> {
+        let path = request.uri().path_and_query().cloned();
+        let uri = Uri::builder()
+            .scheme(Scheme::HTTP)
+            .authority(Authority::from_static(NAME));
+        *request.uri_mut() = path
+            .into_iter()
+            .fold(uri, |uri, path| uri.path_and_query(path))
+            .build()?;
+        if let Some(credential) = self.carrier.credential() {
+            request.headers_mut().insert(AUTHORIZATION, credential);
         }
+        Ok(self.connection().await?.call(request).await?)
     }
 
-    fn channel(&self) -> Channel {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = open.get_or_insert_with(|| Open {
-            channel: connect_later(Arc::clone(&self.carrier)),
+    /// One that takes calls.
+    async fn connection(&self) -> Result<Connection, LinkError> {
+        let mut open = self.open.lock().await;
+        if let Some(open) = &mut *open
+            && open.connection.is_alive().await
+        {
+            open.used = Instant::now();
+            return Ok(open.connection.clone());
+        }
+        // Whoever else wants one waits for this.
+        *open = None;
+        let opening = async {
+            let stream = self.carrier.open().await?;
+            Ok::<_, LinkError>(Connection::new(stream).await?)
+        };
+        let connection = time::timeout(CONNECT_TIMEOUT, opening)
+            .await
+            .map_err(io::Error::from)??;
+        *open = Some(Open {
+            connection: connection.clone(),
             used: Instant::now(),
         });
-        open.used = Instant::now();
-        open.channel.clone()
+        Ok(connection)
     }
 
     /// Lets go of a connection that nobody asked for during `span`: a thousand idle sandboxes should cost no memory.
     /// Calls under way go on.
     pub fn rest(&self, span: Duration) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that is being opened, or asked for, is in use.
+        let Ok(mut open) = self.open.try_lock() else { return };
         if open.as_ref().is_some_and(|open| open.used.elapsed() >= span) {
             *open = None;
         }
@@ -115,32 +141,16 @@ impl Link {
 // === impl Conduit ===
 
 impl Service<Request<Body>> for Conduit {
-    type Response = <Channel as Service<Request<Body>>>::Response;
-    type Error = <Channel as Service<Request<Body>>>::Error;
-    type Future = <Channel as Service<Request<Body>>>::Future;
+    type Response = Response<Body>;
+    type Error = LinkError;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, LinkError>> + Send>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.channel.poll_ready(cx)
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        if let Some(credential) = self.carrier.credential() {
-            request.headers_mut().insert(AUTHORIZATION, credential);
-        }
-        self.channel.call(request)
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let link = self.0.clone();
+        Box::pin(async move { link.call(request).await })
     }
-}
-
-fn connect_later(carrier: Arc<dyn Carrier>) -> Channel {
-    // Nobody resolves this name: the carrier knows the way.
-    Endpoint::from_static("http://sandbox")
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_frame_size(FRAME)
-        .http2_keep_alive_interval(KEEPALIVE)
-        .connect_timeout(CONNECT_TIMEOUT)
-        .connect_with_connector_lazy(service_fn(move |_: Uri| {
-            let carrier = Arc::clone(&carrier);
-            async move { carrier.open().await.map(TokioIo::new).map_err(io::Error::other) }
-        }))
 }

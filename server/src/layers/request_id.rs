@@ -14,7 +14,7 @@ use std::{
 
 use http::{HeaderValue, Request, Response};
 use tower::{Layer, Service};
-use tracing::{Instrument as _, error_span, field::Empty};
+use tracing::{Instrument as _, error_span};
 
 use crate::listen::Peer;
 
@@ -53,7 +53,13 @@ impl RequestId {
         let value = request.headers().get(HEADER)?;
         let bytes = value.as_bytes();
         let good = (1..=MAX_LEN).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic);
-        good.then(|| Self(value.clone()))
+        good.then(|| Self::new(value.clone()))
+    }
+
+    fn new(mut value: HeaderValue) -> Self {
+        // No secret, but none that comes again either: it must not take the place of others in the table of headers.
+        value.set_sensitive(true);
+        Self(value)
     }
 
     /// The id as metadata.
@@ -99,7 +105,7 @@ impl Numbers {
     fn next(&self) -> RequestId {
         let count = self.count.fetch_add(1, Ordering::Relaxed);
         let id = format!("{:08x}-{count:06x}", self.server);
-        RequestId(HeaderValue::try_from(id).unwrap_or(HeaderValue::from_static("unknown")))
+        RequestId::new(HeaderValue::try_from(id).unwrap_or(HeaderValue::from_static("unknown")))
     }
 }
 
@@ -121,10 +127,11 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let id = RequestId::of_caller(&request).unwrap_or_else(|| self.numbers.next());
         // Of the highest level, so that no filter takes the id away from the lines that it lets through.
-        let span = error_span!("request", id = %id, rpc = request.uri().path(), peer = Empty);
-        if let Some(Peer::Tcp { remote, .. }) = request.extensions().get() {
-            span.record("peer", tracing::field::display(remote));
-        }
+        let peer = match request.extensions().get() {
+            Some(Peer::Tcp { remote, .. }) => Some(tracing::field::display(remote)),
+            _ => None,
+        };
+        let span = error_span!("request", id = %id, rpc = request.uri().path(), peer);
         request.extensions_mut().insert(id.clone());
         let answer = span.in_scope(|| self.inner.call(request));
         let answer = async move {

@@ -60,20 +60,25 @@ impl Messages {
 
     /// Takes the first message off, if it is whole; gives its payload.
     pub(super) fn pop_first(&mut self) -> Option<Bytes> {
-        if self.whole == 0 {
-            return None;
+        let mut whole = self.pop()?;
+        if self.whole > 0 {
+            let mut joined = BytesMut::from(whole);
+            while let Some(piece) = self.pop() {
+                joined.extend_from_slice(&piece);
+            }
+            whole = joined.freeze();
         }
-        let mut joined = BytesMut::new();
-        while let Some(piece) = self.pop() {
-            joined.extend_from_slice(&piece);
-        }
-        let mut whole = joined.freeze();
         let payload = first(&mut whole);
         if !whole.is_empty() {
             self.pieces.push_front(whole);
             self.whole = 1;
         }
         Some(payload)
+    }
+
+    /// Whether nothing is left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
     }
 
     /// Whether the stream may end here.

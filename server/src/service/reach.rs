@@ -5,10 +5,9 @@ use std::{sync::Arc, time::Duration};
 use http::{Request, StatusCode};
 use sandgate_errors::{DOMAIN, Refusal};
 use sandgate_proto::v1::{ErrorReason, Sandbox, SandboxState};
-use sandgate_provider::{Conduit, Link, Name, Provider};
-use tonic::{Code, Status, body::Body, client::Grpc};
+use sandgate_provider::{Link, LinkError, Name, Provider};
+use tonic::{Code, Status, body::Body};
 use tonic_types::StatusExt as _;
-use tower::Service as _;
 
 use super::{Sandboxes, check::DEFAULT_WAIT};
 use crate::convert::Address;
@@ -109,21 +108,10 @@ fn not_that_incarnation(sandbox: &Sandbox, expected: &str) -> Refusal {
 // === impl Reached ===
 
 impl Reached {
-    /// A connection that takes a call.
-    pub(super) async fn grpc(&self) -> Result<Grpc<Conduit>, Status> {
-        let mut grpc = self.link.grpc();
-        match grpc.ready().await {
-            Ok(()) => Ok(grpc),
-            Err(error) => Err(self.lost(&error.to_string()).await),
-        }
-    }
-
-    /// Begins a stream and gives the answers. Only what the runtime says is told by the status.
+    /// Makes a call and gives the answers, when they begin. Only what the runtime says is told by the status.
     pub(super) async fn open_stream(&self, request: Request<Body>) -> Result<Body, Status> {
-        let mut conduit = self.link.conduit();
-        let lost = |error: tonic::transport::Error| Status::from_error(Box::new(error));
-        std::future::poll_fn(|cx| conduit.poll_ready(cx)).await.map_err(lost)?;
-        let response = conduit.call(request).await.map_err(lost)?;
+        let lost = |error: LinkError| Status::from_error(Box::new(error));
+        let response = self.link.call(request).await.map_err(lost)?;
         match Status::from_header_map(response.headers()) {
             Some(status) if status.code() != Code::Ok => Err(status),
             _ if response.status() != StatusCode::OK => Err(Status::unknown(format!("HTTP {}", response.status()))),

@@ -1,4 +1,4 @@
-//! Streams between a caller and a sandbox's runtime: passed on, and back, in whole messages.
+//! Calls between a caller and a sandbox's runtime: passed on, and back, in whole messages.
 //!
 //! The first message of a caller's stream says where it goes, and is made anew for the runtime. All that follows, both
 //! ways, is the same on the wire in both packages, so its bytes pass as they came: neither decoded nor copied. Nothing is
@@ -34,10 +34,10 @@ use crate::{
     stopping::Stopping,
 };
 
-/// The whole service: streams are passed on, other calls are answered message by message.
+/// The whole service: what a runtime answers is passed on, other calls are answered message by message.
 #[derive(Clone, Debug)]
 pub struct Service {
-    sandboxes: Sandboxes,
+    pub(super) sandboxes: Sandboxes,
     calls: SandboxServiceServer<Sandboxes>,
 }
 
@@ -52,17 +52,23 @@ pub trait GrpcService:
 {
 }
 
-/// A runtime's stream on its way to a caller.
-struct Relayed {
+/// A runtime's answers on their way to a caller.
+pub(super) struct Relayed {
     answers: Body,
     messages: Messages,
     reached: Reached,
-    stopping: Stopping,
-    /// Ready when the server stops.
-    stop: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// What ends it before its end.
+    stop: Option<Stop>,
     /// The caller's own stream. Dropped with this, it ends.
     outlet: Option<Outlet>,
     state: State,
+}
+
+/// The end of the server.
+struct Stop {
+    stopping: Stopping,
+    /// Ready when it comes.
+    begun: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 enum State {
@@ -76,7 +82,7 @@ enum State {
 type Destination<R> = fn(&R) -> Result<Address<'_>, Refusal>;
 
 /// No message is larger; the contract keeps them under 3 MiB.
-const MAX_MESSAGE: usize = 4 << 20;
+pub(super) const MAX_MESSAGE: usize = 4 << 20;
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_ENCODING: &str = "grpc-encoding";
 
@@ -104,14 +110,7 @@ impl Service {
             answered = passing => answered,
             () = self.sandboxes.stopping.begun() => Err(stopping().into()),
         };
-        match answered {
-            Ok(relayed) => {
-                let mut response = Response::new(Body::new(relayed));
-                response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
-                response
-            }
-            Err(status) => status.into_http(),
-        }
+        response(answered)
     }
 
     /// Reads the first message, finds the way to where it goes, and waits for the beginning of the answer.
@@ -120,26 +119,17 @@ impl Service {
         request: Request<Body>,
         destination: Destination<R>,
     ) -> Result<Relayed, Status> {
-        if request
-            .headers()
-            .get(GRPC_ENCODING)
-            .is_some_and(|encoding| encoding != "identity")
-        {
-            return Err(Status::unimplemented(
-                "compressed messages are not taken: send grpc-encoding identity",
-            ));
-        }
+        check_encoding(&request)?;
         let mut body = request.into_body();
         let mut messages = Messages::new(MAX_MESSAGE);
         let first = first_message(&mut body, &mut messages).await?;
-        let undecodable = |error| Status::internal(format!("the first message does not decode: {error}"));
-        let opening = R::decode(first).map_err(undecodable)?;
+        let opening: R = decoded(first)?;
         let reached = self.sandboxes.reach(destination(&opening)?).await?;
         let opening = framed(&opening.into_runtime().map_err(Refusal::from)?);
         let (requests, mut outlet) = Requests::new(opening, messages, body);
         let answers = tokio::select! {
             biased;
-            answers = reached.open_stream(stream_request(R::PATH, requests)) => answers,
+            answers = reached.open_stream(runtime_request(R::PATH, Body::new(requests))) => answers,
             status = outlet.failure() => return Err(status),
         };
         let answers = match answers {
@@ -147,15 +137,7 @@ impl Service {
             Err(status) => return Err(why(&mut outlet, &reached, status).await),
         };
         let stopping = self.sandboxes.stopping.clone();
-        Ok(Relayed {
-            answers,
-            messages: Messages::new(MAX_MESSAGE),
-            reached,
-            stopping: stopping.clone(),
-            stop: Box::pin(async move { stopping.begun().await }),
-            outlet: Some(outlet),
-            state: State::Open,
-        })
+        Ok(Relayed::new(answers, reached, Some(stopping), Some(outlet)))
     }
 }
 
@@ -195,13 +177,46 @@ impl tower::Service<Request<Body>> for Service {
             "WatchFiles" => {
                 Box::pin(async { Ok(this.pass::<pb::WatchFilesRequest>(request, |r| Ok(r.address())).await) })
             }
+            "Run" => Box::pin(async { Ok(this.relay_patiently::<pb::RunRequest>(request).await) }),
+            "FileOps" => Box::pin(async { Ok(this.relay::<pb::FileOpsRequest>(request).await) }),
+            "StartExec" => Box::pin(async { Ok(this.relay::<pb::StartExecRequest>(request).await) }),
+            "WriteExec" => Box::pin(async { Ok(this.relay_patiently::<pb::WriteExecRequest>(request).await) }),
+            "SignalExec" => Box::pin(async { Ok(this.relay::<pb::SignalExecRequest>(request).await) }),
+            "ResizeExec" => Box::pin(async { Ok(this.relay::<pb::ResizeExecRequest>(request).await) }),
+            "GetExec" => Box::pin(async { Ok(this.relay::<pb::GetExecRequest>(request).await) }),
+            "ListExecs" => Box::pin(async { Ok(this.relay::<pb::ListExecsRequest>(request).await) }),
+            "WriteChunk" => Box::pin(async { Ok(this.relay::<pb::WriteChunkRequest>(request).await) }),
             _ => self.calls.call(request),
         }
     }
 }
 
+pub(super) fn check_encoding(request: &Request<Body>) -> Result<(), Status> {
+    match request.headers().get(GRPC_ENCODING) {
+        Some(encoding) if encoding != "identity" => Err(Status::unimplemented(
+            "compressed messages are not taken: send grpc-encoding identity",
+        )),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn decoded<R: prost::Message + Default>(message: Bytes) -> Result<R, Status> {
+    R::decode(message).map_err(|error| Status::internal(format!("the first message does not decode: {error}")))
+}
+
+pub(super) fn response(answered: Result<Relayed, Status>) -> Response<Body> {
+    match answered {
+        Ok(relayed) => {
+            let mut response = Response::new(Body::new(relayed));
+            response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
+            response
+        }
+        Err(status) => status.into_http(),
+    }
+}
+
 /// Reads until there is a whole message; gives its payload.
-async fn first_message(body: &mut Body, messages: &mut Messages) -> Result<Bytes, Status> {
+pub(super) async fn first_message(body: &mut Body, messages: &mut Messages) -> Result<Bytes, Status> {
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else { continue };
         messages.push(data)?;
@@ -212,8 +227,8 @@ async fn first_message(body: &mut Body, messages: &mut Messages) -> Result<Bytes
     Err(Refusal::invalid("request", "the stream ended before its first message").into())
 }
 
-fn stream_request(path: &'static str, requests: Requests) -> Request<Body> {
-    let mut request = Request::new(Body::new(requests));
+pub(super) fn runtime_request(path: &'static str, body: Body) -> Request<Body> {
+    let mut request = Request::new(body);
     *request.method_mut() = Method::POST;
     *request.version_mut() = Version::HTTP_2;
     *request.uri_mut() = http::Uri::from_static(path);
@@ -234,6 +249,24 @@ async fn why(outlet: &mut Outlet, reached: &Reached, status: Status) -> Status {
 // === impl Relayed ===
 
 impl Relayed {
+    pub(super) fn new(answers: Body, reached: Reached, stopping: Option<Stopping>, outlet: Option<Outlet>) -> Self {
+        let stop = stopping.map(|stopping| {
+            let told = stopping.clone();
+            Stop {
+                stopping,
+                begun: Box::pin(async move { told.begun().await }),
+            }
+        });
+        Self {
+            answers,
+            messages: Messages::new(MAX_MESSAGE),
+            reached,
+            stop,
+            outlet,
+            state: State::Open,
+        }
+    }
+
     /// The last frame: with the status of the call.
     fn end(&mut self, status: &Status) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         self.state = State::Ended;
@@ -246,7 +279,9 @@ impl Relayed {
 
     /// Whether something else than the runtime ends the stream.
     fn poll_interrupted(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
-        if self.stop.as_mut().poll(cx).is_ready() {
+        if let Some(stop) = &mut self.stop
+            && stop.begun.as_mut().poll(cx).is_ready()
+        {
             return Poll::Ready(stopping().into());
         }
         match &mut self.outlet {
@@ -291,7 +326,9 @@ impl http_body::Body for Relayed {
                     return this.end(&status);
                 }
                 // A stream that always has something would never get to wait for the stop.
-                State::Open if this.stopping.is_begun() => return this.end(&stopping().into()),
+                State::Open if this.stop.as_ref().is_some_and(|stop| stop.stopping.is_begun()) => {
+                    return this.end(&stopping().into());
+                }
                 State::Open => {}
             }
             let over = match Pin::new(&mut this.answers).poll_frame(cx) {

@@ -1,0 +1,188 @@
+//! One HTTP/2 connection to a runtime, with nothing around it.
+//!
+//! The usual clients send the headers of a call and its message in two writes, each of which wakes the runtime, and take a
+//! call through several tasks. Here what is known of a call goes out at once, by the task that drives the connection.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use h2::{Ping, Reason, RecvStream, SendStream, client};
+use http::{Request, Response};
+use http_body::{Body as _, Frame};
+use http_body_util::BodyExt as _;
+use tokio::time;
+use tonic::body::Body;
+
+use crate::carrier::ByteStream;
+
+/// A connection. It is closed when this and all of its calls are gone.
+#[derive(Debug, Clone)]
+pub(crate) struct Connection(client::SendRequest<Bytes>);
+
+/// The answers to one call.
+struct Answers {
+    stream: RecvStream,
+    has_data: bool,
+}
+
+// As on every listener of ours: one stopped stream must not stop the others. See the server's `serve`.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = i32::MAX as u32;
+// A message of 64 KiB, with what is around it, in one frame instead of five.
+const FRAME: u32 = 128 << 10;
+/// What a stream may have buffered here beyond what the runtime takes.
+const SEND_BUFFER: usize = 1 << 20;
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+// === impl Connection ===
+
+impl Connection {
+    /// Speaks over `stream`.
+    pub(crate) async fn new(stream: Box<dyn ByteStream>) -> Result<Self, h2::Error> {
+        let (sender, connection) = client::Builder::new()
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_frame_size(FRAME)
+            .max_send_buffer_size(SEND_BUFFER)
+            .enable_push(false)
+            .handshake(stream)
+            .await?;
+        tokio::spawn(drive(connection));
+        Ok(Self(sender))
+    }
+
+    /// Whether it takes calls. Only then may one be tried on another.
+    pub(crate) async fn is_alive(&self) -> bool {
+        self.0.clone().ready().await.is_ok()
+    }
+
+    /// Makes a call, and waits for the beginning of the answer.
+    pub(crate) async fn call(&self, request: Request<Body>) -> Result<Response<Body>, h2::Error> {
+        let mut sender = self.0.clone().ready().await?;
+        let (head, body) = request.into_parts();
+        let is_whole = body.is_end_stream();
+        let (response, stream) = sender.send_request(Request::from_parts(head, ()), is_whole)?;
+        if !is_whole {
+            send(stream, body)?;
+        }
+        let answer = |stream| Body::new(Answers { stream, has_data: true });
+        Ok(response.await?.map(answer))
+    }
+}
+
+/// Does the work of a connection until its end, which is also when nothing answers any more.
+async fn drive(mut connection: client::Connection<Box<dyn ByteStream>>) {
+    let pings = connection.ping_pong();
+    let silent = async {
+        let Some(mut pings) = pings else {
+            return std::future::pending().await;
+        };
+        loop {
+            time::sleep(KEEPALIVE).await;
+            let pong = time::timeout(KEEPALIVE_TIMEOUT, pings.ping(Ping::opaque())).await;
+            if !matches!(pong, Ok(Ok(_))) {
+                return;
+            }
+        }
+    };
+    // Dropped, it ends what is still open with an error.
+    tokio::select! {
+        ended = connection => {
+            if let Err(error) = ended {
+                tracing::debug!(%error, "a connection to a runtime broke");
+            }
+        }
+        () = silent => tracing::debug!("a connection to a runtime is silent"),
+    }
+}
+
+/// Sends what there is of a request now, with its headers. If there is more, a task sends that.
+fn send(mut stream: SendStream<Bytes>, mut body: Body) -> Result<(), h2::Error> {
+    if let Some(Some(Ok(frame))) = body.frame().now_or_never()
+        && let Ok(data) = frame.into_data()
+    {
+        let is_whole = body.is_end_stream();
+        stream.send_data(data, is_whole)?;
+        if is_whole {
+            return Ok(());
+        }
+    }
+    tokio::spawn(pump(stream, body));
+    Ok(())
+}
+
+/// Sends the rest of a request as it comes, and as the runtime takes it.
+async fn pump(mut stream: SendStream<Bytes>, mut body: Body) {
+    loop {
+        let frame = tokio::select! {
+            biased;
+            // The runtime wants no more of it.
+            _ = std::future::poll_fn(|cx| stream.poll_reset(cx)) => return,
+            frame = body.frame() => frame,
+        };
+        let sent = match frame {
+            None => {
+                // The stream may be over already.
+                _ = stream.send_data(Bytes::new(), true);
+                return;
+            }
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) => send_when_taken(&mut stream, data).await,
+                // Trailers say nothing in requests.
+                Err(_) => Some(()),
+            },
+            // Ended in order, half a request would look whole.
+            Some(Err(_)) => return stream.send_reset(Reason::CANCEL),
+        };
+        if sent.is_none() {
+            return;
+        }
+    }
+}
+
+/// `None`: the stream is over.
+async fn send_when_taken(stream: &mut SendStream<Bytes>, data: Bytes) -> Option<()> {
+    stream.reserve_capacity(1);
+    while stream.capacity() == 0 {
+        std::future::poll_fn(|cx| stream.poll_capacity(cx)).await?.ok()?;
+    }
+    stream.send_data(data, false).ok()
+}
+
+impl http_body::Body for Answers {
+    type Data = Bytes;
+    type Error = h2::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        if self.has_data {
+            match ready!(self.stream.poll_data(cx)) {
+                Some(Ok(data)) => {
+                    // It can only fail for more than there was.
+                    _ = self.stream.flow_control().release_capacity(data.len());
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                Some(Err(error)) => return Poll::Ready(at_end(error)),
+                None => self.has_data = false,
+            }
+        }
+        Poll::Ready(match ready!(self.stream.poll_trailers(cx)) {
+            Ok(trailers) => trailers.map(|trailers| Ok(Frame::trailers(trailers))),
+            Err(error) => at_end(error),
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.stream.is_end_stream()
+    }
+}
+
+/// A stream that was answered before its request was read is reset in peace.
+fn at_end(error: h2::Error) -> Option<Result<Frame<Bytes>, h2::Error>> {
+    (error.reason() != Some(Reason::NO_ERROR)).then_some(Err(error))
+}
