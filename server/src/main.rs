@@ -97,8 +97,10 @@ fn run(config: &Config) -> Result<(), Failure> {
         tracing::warn!("{warning}");
     }
     raise_descriptor_limit();
+    let workers = workers();
+    sandgate_sys::share_heaps(workers);
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(workers())
+        .worker_threads(workers)
         .enable_all()
         .build()?;
     let outcome = runtime.block_on(serve(config));

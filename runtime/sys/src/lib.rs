@@ -36,7 +36,7 @@ pub use self::{
         exec_descriptor, leave_session_keyring, loopback_up, termination_signals, unshare_cgroup,
     },
     keeper::Keeper,
-    limits::{raise_descriptor_limit, survive_file_size_limit},
+    limits::{raise_descriptor_limit, share_heaps, survive_file_size_limit},
     read::read_into,
     signal::send_signal,
     spawn::{Command, Credentials, Limit, SpawnError, Spawned, Stage},

@@ -100,26 +100,27 @@ impl Actor {
     /// Looks after the sandbox until it is gone or the server ends.
     pub(crate) async fn run(mut self, origin: Origin) {
         let _counted = self.shared.count();
+        // Apart from this future, here and below: what is done now and then is large, and most sandboxes idle.
         match origin {
-            Origin::New(asked) => self.be_born(asked).await,
-            Origin::Found => self.be_found().await,
+            Origin::New(asked) => Box::pin(self.be_born(asked)).await,
+            Origin::Found => Box::pin(self.be_found()).await,
         }
         let mut closing = self.shared.closing.subscribe();
         while !self.over {
             if let Some(command) = self.waiting.pop_front() {
-                self.obey(command).await;
+                Box::pin(self.obey(command)).await;
                 continue;
             }
             let closed = async { drop(closing.wait_for(|closing| *closing).await) };
             tokio::select! {
                 () = closed => return self.slot.tick(),
                 command = self.inbox.recv() => match command {
-                    Some(command) => self.obey(command).await,
+                    Some(command) => Box::pin(self.obey(command)).await,
                     None => return,
                 },
                 end = next_end(&mut self.monitor, self.look_again) => match end {
                     Ok(end) => self.ended(end),
-                    Err(_) => self.lost_monitor().await,
+                    Err(_) => Box::pin(self.lost_monitor()).await,
                 },
             }
         }
