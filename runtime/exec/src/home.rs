@@ -2,7 +2,7 @@
 
 use std::{
     os::unix::fs::MetadataExt as _,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -33,22 +33,35 @@ const SETTLED: Duration = Duration::from_millis(100);
 // === impl Homes ===
 
 impl Homes {
+    /// The one that is known and still right. Reads no file.
+    pub(crate) fn known(&self, user: &User) -> Option<String> {
+        self.still(user, Stamp::now().as_ref())
+    }
+
     pub(crate) fn of(&self, user: &User) -> String {
         let now = Stamp::now();
-        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (Some(found), Some(now)) = (&*found, &now)
-            && found.uid == user.uid
-            && found.file == *now
-        {
-            return found.home.clone();
+        if let Some(known) = self.still(user, now.as_ref()) {
+            return known;
         }
         let home = user.home();
-        *found = now.map(|file| Found {
+        *self.found() = now.map(|file| Found {
             uid: user.uid,
             home: home.clone(),
             file,
         });
         home
+    }
+
+    fn still(&self, user: &User, now: Option<&Stamp>) -> Option<String> {
+        let found = self.found();
+        let found = found
+            .as_ref()
+            .filter(|found| found.uid == user.uid && Some(&found.file) == now)?;
+        Some(found.home.clone())
+    }
+
+    fn found(&self) -> MutexGuard<'_, Option<Found>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -88,6 +101,8 @@ mod tests {
         };
         for user in [&root, &root, &nobody, &root] {
             assert_eq!(homes.of(user), user.home());
+            assert_eq!(homes.known(user), Some(user.home()));
         }
+        assert_eq!(homes.known(&nobody), None);
     }
 }

@@ -92,7 +92,9 @@ impl Launcher {
             .map(Roots::enter)
             .transpose()
             .map_err(|e| resources(&e))?;
-        let (command, ends) = self.prepare(spec, env, group.as_ref())?;
+        let user = self.user(&spec.user)?;
+        let home = self.homes.of(&user);
+        let (command, ends) = self.prepare(spec, env, user, &home, group.as_ref())?;
         let begun = Instant::now();
         let (pid, leader, tree) = self.start(&command, group).map_err(|error| failure(&error, &command))?;
         Ok(ends.of(pid, leader, tree, begun))
@@ -109,8 +111,10 @@ impl Launcher {
         if long || spec.pty.is_some() || !spec.user.is_empty() {
             return None;
         }
+        let user = self.user("").ok()?;
+        let home = self.homes.known(&user)?;
         let group = self.roots.as_ref()?.enter_idle()?;
-        let (command, ends) = match self.prepare(spec, env, Some(&group)) {
+        let (command, ends) = match self.prepare(spec, env, user, &home, Some(&group)) {
             Ok(prepared) => prepared,
             Err(failure) => return Some(Err(failure)),
         };
@@ -146,10 +150,11 @@ impl Launcher {
         &self,
         spec: &Spec,
         env: &[(Vec<u8>, Vec<u8>)],
+        user: User,
+        home: &str,
         group: Option<&ExecGroup>,
     ) -> Result<(Command, Ends), StartFailure> {
-        let user = self.user(&spec.user)?;
-        let env = self.environment(spec, env, &user);
+        let env = self.environment(spec, env, home);
         let (stdio, ends) = Ends::open(spec, &user).map_err(|e| resources(&e))?;
         let mut command = self.command(spec, env, stdio)?;
         command.user = credentials(user);
@@ -204,12 +209,12 @@ impl Launcher {
         User::find(wanted).map_err(|error| start_failure(Reason::BadUser, error.message))
     }
 
-    fn environment(&self, spec: &Spec, configured: &[(Vec<u8>, Vec<u8>)], user: &User) -> Env {
+    fn environment(&self, spec: &Spec, configured: &[(Vec<u8>, Vec<u8>)], home: &str) -> Env {
         let mut env = BTreeMap::new();
         let mut set = |name: &[u8], value: &[u8]| drop(env.insert(name.to_vec(), value.to_vec()));
         if !spec.clear_env {
             set(b"PATH", self.settings.path.as_bytes());
-            set(b"HOME", self.homes.of(user).as_bytes());
+            set(b"HOME", home.as_bytes());
             set(b"LANG", b"C.UTF-8");
             configured.iter().for_each(|(name, value)| set(name, value));
         }
