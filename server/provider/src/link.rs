@@ -30,7 +30,14 @@ const NAME: &str = "sandbox";
 #[derive(Debug, Clone)]
 pub struct Link {
     carrier: Arc<dyn Carrier>,
-    open: Arc<Mutex<Option<Open>>>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    open: Option<Open>,
+    /// When there was last none to be had, and why.
+    failed: Option<(Instant, String)>,
 }
 
 /// A link as a service that takes calls. Each shows what it has to show.
@@ -65,7 +72,7 @@ impl Link {
     pub fn new(carrier: Arc<dyn Carrier>) -> Self {
         Self {
             carrier,
-            open: Arc::default(),
+            state: Arc::default(),
         }
     }
 
@@ -104,36 +111,47 @@ impl Link {
 
     /// One that takes calls.
     async fn connection(&self) -> Result<Connection, LinkError> {
-        let mut open = self.open.lock().await;
-        if let Some(open) = &mut *open
+        let asked = Instant::now();
+        let mut state = self.state.lock().await;
+        if let Some(open) = &mut state.open
             && open.connection.is_alive().await
         {
             open.used = Instant::now();
             return Ok(open.connection.clone());
         }
-        // Whoever else wants one waits for this.
-        *open = None;
-        let opening = async {
-            let stream = self.carrier.open().await?;
-            Ok::<_, LinkError>(Connection::new(stream).await?)
-        };
-        let connection = time::timeout(CONNECT_TIMEOUT, opening)
-            .await
-            .map_err(io::Error::from)??;
-        *open = Some(Open {
-            connection: connection.clone(),
-            used: Instant::now(),
-        });
-        Ok(connection)
+        // Whoever waited while another failed does not try again, or the last of many would wait for all of them.
+        if let Some((at, why)) = &state.failed
+            && *at >= asked
+        {
+            return Err(io::Error::other(why.clone()).into());
+        }
+        state.open = None;
+        let opened = time::timeout(CONNECT_TIMEOUT, self.connect()).await;
+        match opened.map_err(io::Error::from).map_err(LinkError::from).flatten() {
+            Ok(connection) => {
+                state.open = Some(Open {
+                    connection: connection.clone(),
+                    used: Instant::now(),
+                });
+                Ok(connection)
+            }
+            Err(error) => {
+                state.failed = Some((Instant::now(), error.to_string()));
+                Err(error)
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<Connection, LinkError> {
+        Ok(Connection::new(self.carrier.open().await?).await?)
     }
 
     /// Lets go of a connection that nobody asked for during `span`: a thousand idle sandboxes should cost no memory.
     /// Calls under way go on.
     pub fn rest(&self, span: Duration) {
         // One that is being opened, or asked for, is in use.
-        let Ok(mut open) = self.open.try_lock() else { return };
-        if open.as_ref().is_some_and(|open| open.used.elapsed() >= span) {
-            *open = None;
+        if let Ok(mut state) = self.state.try_lock() {
+            state.open.take_if(|open| open.used.elapsed() >= span);
         }
     }
 }
