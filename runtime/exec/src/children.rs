@@ -6,6 +6,7 @@
 
 use std::{
     collections::HashSet,
+    os::fd::OwnedFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -47,10 +48,10 @@ const STRAY_ROUND: Duration = Duration::from_millis(2);
 // === impl Children ===
 
 impl Children {
-    /// Reaps orphans for as long as the process lives.
-    pub(crate) fn reap_orphans(&self) -> std::io::Result<()> {
+    /// Reaps orphans for as long as the process lives, whenever the descriptor of their signals says so.
+    pub(crate) fn reap_orphans(&self, ended: OwnedFd) -> std::io::Result<()> {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-        let ended = readiness(sandgate_sys::child_signals()?)?;
+        let ended = readiness(ended)?;
         let children = self.clone();
         task::spawn("reap orphans", "", async move {
             loop {

@@ -72,8 +72,10 @@ impl Execs {
     /// # Errors
     /// When the state directory or the cgroups can't be used.
     pub async fn open(settings: Settings) -> io::Result<Self> {
+        // First of all: a thread that is started before would take the signals away.
+        let ended = sandgate_sys::child_signals()?;
         let inner = recover::open(settings)?;
-        inner.launcher.children.reap_orphans()?;
+        inner.launcher.children.reap_orphans(ended)?;
         let execs = Self(Arc::new(inner));
         let sweeper = execs.clone();
         task::spawn("drop old records", "", async move {

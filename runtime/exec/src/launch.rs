@@ -78,6 +78,11 @@ const SHELL: &CStr = c"/bin/sh";
 const OOM_SCORE_ADJ: i32 = 500;
 const BUSY_TRIES: usize = 10;
 const BUSY_WAIT: Duration = Duration::from_millis(5);
+/// The sandbox may have something else at /dev/null, which must not hold us up.
+const NOTHING: OFlags = OFlags::RDONLY
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY);
 /// Of a name in a message.
 const MAX_SHOWN: usize = 256;
 
@@ -127,7 +132,7 @@ impl Launcher {
                     let awaited = starting.await_child(child.pid);
                     (child, awaited)
                 }
-                Err(error) => return Some(Err(failure(&error, &command))),
+                Err(error) => return Some(Err(explained(error, command).await)),
             }
         };
         Some(match child.finished().await {
@@ -141,7 +146,7 @@ impl Launcher {
                 if error.stage == Stage::Cgroup {
                     group.spoil();
                 }
-                Err(failure(&error, &command))
+                Err(explained(error, command).await)
             }
         })
     }
@@ -287,10 +292,7 @@ impl Ends {
             let (read, write) = pipe()?;
             (Some(write), read)
         } else {
-            (
-                None,
-                open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?,
-            )
+            (None, open("/dev/null", NOTHING, Mode::empty())?)
         };
         let (stdout, child_stdout) = pipe()?;
         let (stderr, child_stderr) = if spec.merged {
@@ -401,6 +403,12 @@ fn start_failure(reason: Reason, message: impl Into<String>) -> StartFailure {
 
 fn resources(error: &io::Error) -> StartFailure {
     start_failure(Reason::NoResources, format!("could not set up the command: {error}"))
+}
+
+/// As `failure`, without blocking: it looks at paths of the command's.
+async fn explained(error: SpawnError, command: Command) -> StartFailure {
+    let explained = tokio::task::spawn_blocking(move || failure(&error, &command)).await;
+    explained.unwrap_or_else(|error| resources(&io::Error::other(error)))
 }
 
 fn failure(error: &SpawnError, command: &Command) -> StartFailure {

@@ -256,6 +256,9 @@ pub fn termination_signals() -> io::Result<OwnedFd> {
 /// # Errors
 /// When no descriptor is to be had.
 pub fn child_signals() -> io::Result<OwnedFd> {
+    // Ignored, as whoever started us may have left it, it would make the kernel forget how children ended.
+    // SAFETY: the default is no handler.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     held_back(&[libc::SIGCHLD])
 }
 

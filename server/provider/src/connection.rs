@@ -15,7 +15,7 @@ use h2::{Ping, Reason, RecvStream, SendStream, client};
 use http::{Request, Response};
 use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
-use tokio::time;
+use tokio::{sync::oneshot, time};
 use tonic::body::Body;
 
 use crate::carrier::ByteStream;
@@ -28,6 +28,8 @@ pub(crate) struct Connection(client::SendRequest<Bytes>);
 struct Answers {
     stream: RecvStream,
     has_data: bool,
+    /// Dropped with this, it ends the request too.
+    _wanted: Option<oneshot::Sender<()>>,
 }
 
 // As on every listener of ours: one stopped stream must not stop the others. See the server's `serve`.
@@ -37,6 +39,8 @@ const CONNECTION_WINDOW: u32 = i32::MAX as u32;
 const FRAME: u32 = 128 << 10;
 /// What a stream may have buffered here beyond what the runtime takes.
 const SEND_BUFFER: usize = 1 << 20;
+/// Streams that were cancelled, and of which late frames are no fault.
+const MANY: usize = 100_000;
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -50,6 +54,9 @@ impl Connection {
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_frame_size(FRAME)
             .max_send_buffer_size(SEND_BUFFER)
+            // One server speaks for many callers, who may all leave at once.
+            .max_concurrent_reset_streams(MANY)
+            .max_local_error_reset_streams(None)
             .enable_push(false)
             .handshake(stream)
             .await?;
@@ -68,10 +75,14 @@ impl Connection {
         let (head, body) = request.into_parts();
         let is_whole = body.is_end_stream();
         let (response, stream) = sender.send_request(Request::from_parts(head, ()), is_whole)?;
-        if !is_whole {
-            send(stream, body)?;
-        }
-        let answer = |stream| Body::new(Answers { stream, has_data: true });
+        let wanted = if is_whole { None } else { send(stream, body)? };
+        let answer = |stream| {
+            Body::new(Answers {
+                stream,
+                has_data: true,
+                _wanted: wanted,
+            })
+        };
         Ok(response.await?.map(answer))
     }
 }
@@ -102,23 +113,42 @@ async fn drive(mut connection: client::Connection<Box<dyn ByteStream>>) {
     }
 }
 
-/// Sends what there is of a request now, with its headers. If there is more, a task sends that.
-fn send(mut stream: SendStream<Bytes>, mut body: Body) -> Result<(), h2::Error> {
-    if let Some(Some(Ok(frame))) = body.frame().now_or_never()
-        && let Ok(data) = frame.into_data()
-    {
-        let is_whole = body.is_end_stream();
-        stream.send_data(data, is_whole)?;
-        if is_whole {
-            return Ok(());
+/// Sends what there is of a request now, with its headers. If there is more, a task sends that for as long as what this gives
+/// is held.
+fn send(mut stream: SendStream<Bytes>, mut body: Body) -> Result<Option<oneshot::Sender<()>>, h2::Error> {
+    match body.frame().now_or_never() {
+        Some(Some(Ok(frame))) => {
+            if let Ok(data) = frame.into_data() {
+                let is_whole = body.is_end_stream();
+                stream.send_data(data, is_whole)?;
+                if is_whole {
+                    return Ok(None);
+                }
+            }
         }
+        Some(Some(Err(_))) => {
+            stream.send_reset(Reason::CANCEL);
+            return Ok(None);
+        }
+        Some(None) | None => {}
     }
-    tokio::spawn(pump(stream, body));
-    Ok(())
+    let (wanted, unwanted) = oneshot::channel();
+    tokio::spawn(async move {
+        let is_sent = tokio::select! {
+            biased;
+            _ = unwanted => false,
+            () = pump(&mut stream, body) => true,
+        };
+        if !is_sent {
+            // Whoever asked has left, or has the whole answer.
+            stream.send_reset(Reason::CANCEL);
+        }
+    });
+    Ok(Some(wanted))
 }
 
 /// Sends the rest of a request as it comes, and as the runtime takes it.
-async fn pump(mut stream: SendStream<Bytes>, mut body: Body) {
+async fn pump(stream: &mut SendStream<Bytes>, mut body: Body) {
     loop {
         let frame = tokio::select! {
             biased;
@@ -133,7 +163,7 @@ async fn pump(mut stream: SendStream<Bytes>, mut body: Body) {
                 return;
             }
             Some(Ok(frame)) => match frame.into_data() {
-                Ok(data) => send_when_taken(&mut stream, data).await,
+                Ok(data) => send_when_taken(stream, data).await,
                 // Trailers say nothing in requests.
                 Err(_) => Some(()),
             },

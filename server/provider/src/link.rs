@@ -1,7 +1,6 @@
 //! The runtime's protocol over a carrier, with a connection only while it is used.
 
 use std::{
-    io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -15,7 +14,7 @@ use http::{
 };
 use sandgate_proto::runtime::v1::runtime_service_client::RuntimeServiceClient;
 use tokio::{sync::Mutex, time};
-use tonic::body::Body;
+use tonic::{ConnectError, body::Body};
 use tower::Service;
 
 use crate::{carrier::Carrier, connection::Connection};
@@ -49,7 +48,7 @@ pub struct Conduit(Link);
 pub enum LinkError {
     /// There is no connection to be had.
     #[error("can't connect: {0}")]
-    Connect(#[from] io::Error),
+    Connect(#[source] ConnectError),
     /// The connection broke.
     #[error(transparent)]
     Broken(#[from] h2::Error),
@@ -123,11 +122,11 @@ impl Link {
         if let Some((at, why)) = &state.failed
             && *at >= asked
         {
-            return Err(io::Error::other(why.clone()).into());
+            return Err(unreachable(why.clone()));
         }
         state.open = None;
         let opened = time::timeout(CONNECT_TIMEOUT, self.connect()).await;
-        match opened.map_err(io::Error::from).map_err(LinkError::from).flatten() {
+        match opened.map_err(unreachable).flatten() {
             Ok(connection) => {
                 state.open = Some(Open {
                     connection: connection.clone(),
@@ -143,7 +142,8 @@ impl Link {
     }
 
     async fn connect(&self) -> Result<Connection, LinkError> {
-        Ok(Connection::new(self.carrier.open().await?).await?)
+        let stream = self.carrier.open().await.map_err(unreachable)?;
+        Ok(Connection::new(stream).await?)
     }
 
     /// Lets go of a connection that nobody asked for during `span`: a thousand idle sandboxes should cost no memory.
@@ -154,6 +154,10 @@ impl Link {
             state.open.take_if(|open| open.used.elapsed() >= span);
         }
     }
+}
+
+fn unreachable(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> LinkError {
+    LinkError::Connect(ConnectError(why.into()))
 }
 
 // === impl Conduit ===

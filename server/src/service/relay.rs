@@ -58,14 +58,14 @@ impl Service {
 async fn only_message(mut body: Body) -> Result<Bytes, Status> {
     let mut messages = Messages::new(MAX_MESSAGE);
     let only = first_message(&mut body, &mut messages).await?;
-    while let Some(frame) = body.frame().await {
+    // Nothing that follows is kept: a caller must not fill our memory with it.
+    while messages.is_empty() {
+        let Some(frame) = body.frame().await else {
+            return Ok(only);
+        };
         if let Ok(data) = frame?.into_data() {
             messages.push(data)?;
         }
     }
-    if messages.is_empty() {
-        Ok(only)
-    } else {
-        Err(Refusal::invalid("request", "this call takes one message").into())
-    }
+    Err(Refusal::invalid("request", "this call takes one message").into())
 }
