@@ -5,7 +5,6 @@
 use std::{collections::BTreeMap, io};
 
 use sandgate_sys::Clone3Key;
-
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
     apply_filter, sock_filter,

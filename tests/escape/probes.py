@@ -379,18 +379,16 @@ def clone(flags):
 
 
 @family("clone3", DENIED | {errno.ENOSPC}, control=True, **NAMESPACES)
-def clone3(flags):
+def clone3(flags, *key):
     arguments = ctypes.create_string_buffer(struct.pack("Q" * 11, flags, 0, 0, 0, signal.SIGCHLD, *[0] * 6))
-    if call(435, arguments, 88) == 0:
+    if call(435, arguments, 88, *key) == 0:
         os._exit(0)
 
 
 @family("clone3_with_key", DENIED | {errno.ENOSPC}, control=True, zero=0, ones=2**64 - 1, guessed=0x5A17D6A7E)
 def clone3_with_key(key):
     """The runtime may call it, with a key in arguments that the kernel does not look at."""
-    arguments = ctypes.create_string_buffer(struct.pack("Q" * 11, 0x20000, 0, 0, 0, signal.SIGCHLD, *[0] * 6))
-    if call(435, arguments, 88, ctypes.c_uint64(key), ctypes.c_uint64(key)) == 0:
-        os._exit(0)
+    clone3(NAMESPACES["mount"], ctypes.c_uint64(key), ctypes.c_uint64(key))
 
 
 @probe(DENIED | {errno.ENOSPC})

@@ -39,10 +39,7 @@ pub(crate) struct Launched {
     pub(crate) pid: Pid,
     pub(crate) leader: Leader,
     pub(crate) tree: Tree,
-    pub(crate) stdin: Option<OwnedFd>,
-    pub(crate) stdout: OwnedFd,
-    pub(crate) stderr: Option<OwnedFd>,
-    pub(crate) terminal: Option<OwnedFd>,
+    pub(crate) ends: Ends,
     pub(crate) begun: Instant,
 }
 
@@ -63,11 +60,11 @@ pub(crate) struct Launcher {
 }
 
 /// Our ends of a program's streams.
-struct Ends {
-    stdin: Option<OwnedFd>,
-    stdout: OwnedFd,
-    stderr: Option<OwnedFd>,
-    terminal: Option<OwnedFd>,
+pub(crate) struct Ends {
+    pub(crate) stdin: Option<OwnedFd>,
+    pub(crate) stdout: OwnedFd,
+    pub(crate) stderr: Option<OwnedFd>,
+    pub(crate) terminal: Option<OwnedFd>,
 }
 
 /// One argument may have 128 KiB with its NUL; a longer script is passed as a file.
@@ -102,7 +99,13 @@ impl Launcher {
         let (command, ends) = self.prepare(spec, env, user, &home, group.as_ref())?;
         let begun = Instant::now();
         let (pid, leader, tree) = self.start(&command, group).map_err(|error| failure(&error, &command))?;
-        Ok(ends.of(pid, leader, tree, begun))
+        Ok(Launched {
+            pid,
+            leader,
+            tree,
+            ends,
+            begun,
+        })
     }
 
     /// Starts a program without blocking. `None`: that is not possible, and nothing was done.
@@ -136,10 +139,13 @@ impl Launcher {
             }
         };
         Some(match child.finished().await {
-            Ok(child) => {
-                let leader = Leader::Direct(child.pidfd, awaited);
-                Ok(ends.of(child.pid, leader, Tree::Group(group), begun))
-            }
+            Ok(child) => Ok(Launched {
+                pid: child.pid,
+                leader: Leader::Direct(child.pidfd, awaited),
+                tree: Tree::Group(group),
+                ends,
+                begun,
+            }),
             // Perhaps only for a moment.
             Err(error) if error.source.raw_os_error() == Some(libc::ETXTBSY) => return None,
             Err(error) => {
@@ -264,25 +270,6 @@ impl Launcher {
 // === impl Ends ===
 
 impl Ends {
-    fn of(self, pid: Pid, leader: Leader, tree: Tree, begun: Instant) -> Launched {
-        let Self {
-            stdin,
-            stdout,
-            stderr,
-            terminal,
-        } = self;
-        Launched {
-            pid,
-            leader,
-            tree,
-            stdin,
-            stdout,
-            stderr,
-            terminal,
-            begun,
-        }
-    }
-
     /// The program's ends, and ours.
     fn open(spec: &Spec, user: &User) -> io::Result<([OwnedFd; 3], Self)> {
         if let Some(terminal) = &spec.pty {

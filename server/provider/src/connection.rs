@@ -64,17 +64,16 @@ impl Connection {
         Ok(Self(sender))
     }
 
-    /// Whether it takes calls. Only then may one be tried on another.
-    pub(crate) async fn is_alive(&self) -> bool {
-        self.0.clone().ready().await.is_ok()
+    /// The same, if it takes a call. Otherwise one may be tried on another.
+    pub(crate) async fn ready(&self) -> Result<Self, h2::Error> {
+        Ok(Self(self.0.clone().ready().await?))
     }
 
     /// Makes a call, and waits for the beginning of the answer.
-    pub(crate) async fn call(&self, request: Request<Body>) -> Result<Response<Body>, h2::Error> {
-        let mut sender = self.0.clone().ready().await?;
+    pub(crate) async fn call(mut self, request: Request<Body>) -> Result<Response<Body>, h2::Error> {
         let (head, body) = request.into_parts();
         let is_whole = body.is_end_stream();
-        let (response, stream) = sender.send_request(Request::from_parts(head, ()), is_whole)?;
+        let (response, stream) = self.0.send_request(Request::from_parts(head, ()), is_whole)?;
         let wanted = if is_whole { None } else { send(stream, body)? };
         let answer = |stream| {
             Body::new(Answers {

@@ -113,10 +113,10 @@ impl Link {
         let asked = Instant::now();
         let mut state = self.state.lock().await;
         if let Some(open) = &mut state.open
-            && open.connection.is_alive().await
+            && let Ok(ready) = open.connection.ready().await
         {
             open.used = Instant::now();
-            return Ok(open.connection.clone());
+            return Ok(ready);
         }
         // Whoever waited while another failed does not try again, or the last of many would wait for all of them.
         if let Some((at, why)) = &state.failed

@@ -15,7 +15,7 @@ use super::{Execs, HEAD_BYTES, Inserted};
 use crate::{
     exec::{Exec, Live, Phase, Saved, Status, Terminal},
     journal::Entry,
-    launch::Launched,
+    launch::{Ends, Launched},
     save,
     spec::{Fingerprint, Spec},
     stdin::Stdin,
@@ -161,12 +161,15 @@ impl Execs {
             pid,
             leader,
             tree,
+            ends,
+            begun,
+        } = launched;
+        let Ends {
             stdin,
             stdout,
             stderr,
             terminal,
-            begun,
-        } = launched;
+        } = ends;
         let stdin = stdin.map(|end| Stdin::new(end, terminal.is_some())).transpose();
         // Set before anything can fail: the tree must be known, to be killed.
         let (stdin, failed) = match stdin {
