@@ -29,7 +29,7 @@ if [ ! -f "$1" ] || [ ! -x "$1" ]; then echo "$n barred"; exit 0; fi ;;
 *) if ! command -v "$1" >/dev/null 2>&1; then echo "$n missing"; exit 0; fi ;;
 esac
 [ "$o" = 1 ] && exec 2>&1
-echo "$g" 2>/dev/null >"$d/$i/group"
+echo "$g $n" 2>/dev/null >"$d/$i/group"
 echo "$n started $g"
 exec "$@""#;
 
@@ -45,7 +45,17 @@ pub(crate) const TAKEN: i32 = 17;
 pub(crate) const KILL: &str = r#"kill -"$1" -"$2""#;
 
 /// The same for an exec that has not told its group yet: `sh -c KILL_NOTED sh SIGNAL ID`.
-pub(crate) const KILL_NOTED: &str = r#"g=$(cat "${TMPDIR:-/tmp}/.sandgate/$2/group") && kill -"$1" -"$g""#;
+pub(crate) const KILL_NOTED: &str = r#"read -r g n <"${TMPDIR:-/tmp}/.sandgate/$2/group" && kill -"$1" -"$g""#;
+
+/// Waits until an exec has noted that it starts: `sh -c NOTED sh NONCE ID`. Ends with 0 when it has, and gives up after two
+/// seconds.
+pub(crate) const NOTED: &str = r#"t=40
+while [ "$t" -gt 0 ]; do
+{ read -r g n <"${TMPDIR:-/tmp}/.sandgate/$2/group"; } 2>/dev/null && [ "$n" = "$1" ] && exit 0
+sleep 0.05
+t=$((t-1))
+done
+exit 1"#;
 
 /// Arguments and environment together. One argument of 128 KiB is more than the kernel takes, a long command holds up the
 /// python-runtime, and those of pods/exec travel in a URL.
@@ -285,6 +295,19 @@ mod tests {
             process.status().unwrap().code()
         };
         assert_eq!((claim("batch"), claim("batch")), (Some(0), Some(TAKEN)));
+    }
+
+    #[test]
+    fn a_start_is_noted_for_whoever_made_it() {
+        let shells = Shells(tempfile::tempdir().unwrap());
+        shells.run("one", &spec(argv(&["true"])));
+        let noted = |nonce| {
+            let args = script(NOTED, &[nonce, "one"]);
+            let mut process = Process::new(&args[0]);
+            process.args(&args[1..]).env("TMPDIR", shells.0.path());
+            process.status().unwrap().code()
+        };
+        assert_eq!((noted("NONCE"), noted("ANOTHER")), (Some(0), Some(1)));
     }
 
     #[test]

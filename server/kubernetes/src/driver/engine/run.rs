@@ -21,14 +21,18 @@ use super::{
     stdin::Stdin,
 };
 use crate::driver::{
-    inside::{Ending, Event, NotStarted, Started},
-    wrap::{First, first_line, start_failure, taken},
+    inside::{Ending, Event, Inside, NotStarted, Started, finish},
+    wrap::{First, NOTED, first_line, script, start_failure, taken},
 };
 
 const TERMINATE: i32 = 15;
 const KILL: i32 = 9;
 /// The first line is short; what is longer is not it.
 const LONGEST_LINE: usize = 256;
+/// Most commands have ended by then, and need no looking for.
+const BEFORE_LOOKING: Duration = Duration::from_millis(20);
+/// How long it is looked for, which is longer than the pod itself looks.
+const LOOKING: Duration = Duration::from_secs(4);
 /// How long the end of a program is waited for after KILL. Then it is lost.
 const END_OF_KILLED: Duration = Duration::from_secs(10);
 
@@ -68,12 +72,14 @@ impl Execs {
             terminal,
         };
         let _ = exec.live.set(live);
-        if !self.0.inside.tells_start() {
-            exec.set(Phase::Running);
-        }
+        let look = look_for_start(Arc::clone(&exec), Arc::clone(&self.0.inside), plan.nonce.clone());
+        let looking = (!self.0.inside.tells_start()).then(|| task::spawn("look for start", &exec.id, look));
         let watching = task::spawn("time-out", &exec.id, keep_time(Arc::clone(&exec), deadline, plan.grace));
         let ending = self.follow(&exec, &mut events, &plan.nonce, begun).await;
         watching.abort();
+        if let Some(looking) = looking {
+            looking.abort();
+        }
         if let Some(ending) = ending {
             exec.end(ending, begun.elapsed());
         }
@@ -131,6 +137,22 @@ impl Execs {
     }
 }
 
+/// Tells that an exec runs, where the pod itself tells it only at the end. Whoever is told may rely on it: a server that is
+/// killed behind that leaves a command that runs, not one that was about to be sent.
+async fn look_for_start(exec: Arc<Exec>, inside: Arc<dyn Inside>, nonce: String) {
+    sleep(BEFORE_LOOKING).await;
+    // A pod that runs as many commands as it can at once does not even look.
+    let noted = timeout(LOOKING, finish(&*inside, script(NOTED, &[&nonce, &exec.id]))).await;
+    if !matches!(&noted, Ok(Ok(finished)) if finished.is_success()) {
+        tracing::warn!(
+            exec = exec.id,
+            ?noted,
+            "an exec was sent, and has not noted that it runs"
+        );
+    }
+    exec.leave_starting(Phase::Running);
+}
+
 async fn preamble(events: &mut mpsc::Receiver<Event>, nonce: &str) -> Preamble {
     let (mut line, mut said) = (BytesMut::new(), BytesMut::new());
     loop {
@@ -183,6 +205,17 @@ impl Exec {
         self.status.send_modify(|status| status.phase = phase);
     }
 
+    /// Sets the phase, unless callers were told before that it runs. Answers whether it did.
+    fn leave_starting(&self, phase: Phase) -> bool {
+        self.status.send_if_modified(|status| {
+            let is_starting = matches!(status.phase, Phase::Starting);
+            if is_starting {
+                status.phase = phase;
+            }
+            is_starting
+        })
+    }
+
     fn fail(&self, failure: StartFailure) {
         self.set(Phase::StartFailed(failure));
         self.log.mark(Mark::Ended);
@@ -190,9 +223,8 @@ impl Exec {
 
     /// It was started before, by somebody else.
     fn refuse_late(&self, execs: &Execs, refusal: sandgate_errors::Refusal) {
-        if execs.0.inside.tells_start() {
-            execs.free(self);
-            return self.set(Phase::Refused(refusal));
+        if self.leave_starting(Phase::Refused(refusal.clone())) {
+            return execs.free(self);
         }
         // Callers were told that it runs.
         self.fail(StartFailure {

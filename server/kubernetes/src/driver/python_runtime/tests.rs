@@ -15,13 +15,15 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::{
     dial::{InCluster, testing::loopback},
-    driver::testing::{Pod, missing, run, shell},
+    driver::testing::{Pod, missing, reason, run, shell},
 };
 
 /// Commands run on this machine, in a directory of their own.
 #[derive(Clone)]
 struct FakePythonRuntime {
     base: PathBuf,
+    /// How long it takes to begin with a command.
+    pause: Duration,
 }
 
 impl FakePythonRuntime {
@@ -67,6 +69,7 @@ impl FakePythonRuntime {
                 .output()
                 .unwrap()
         };
+        tokio::time::sleep(self.pause).await;
         let output = tokio::task::spawn_blocking(run).await.unwrap();
         serde_json::json!({
             "stdout": String::from_utf8(output.stdout).unwrap(),
@@ -91,9 +94,13 @@ impl FakePythonRuntime {
 }
 
 async fn pod() -> Pod {
+    pod_with(Duration::ZERO).await
+}
+
+async fn pod_with(pause: Duration) -> Pod {
     let (directory, address) = (tempfile::tempdir().unwrap(), loopback());
     let base = directory.path().to_owned();
-    FakePythonRuntime { base }.serve(address).await;
+    FakePythonRuntime { base, pause }.serve(address).await;
     Pod {
         inside: Box::new(move || Arc::new(PythonRuntime::new(Arc::new(InCluster::new(vec![address]))))),
         directory,
@@ -114,6 +121,21 @@ async fn does_what_the_table_says() {
         ..Default::default()
     };
     assert_eq!(missing(pod.server().start_exec(start).await), "exec.pty");
+}
+
+#[tokio::test]
+async fn what_is_said_to_run_runs() {
+    let pod = pod_with(Duration::from_millis(200)).await;
+    let start = |id: &str| sandgate_proto::runtime::v1::StartExecRequest {
+        exec_id: id.into(),
+        spec: run(id, shell("sleep 1")).spec,
+        ..Default::default()
+    };
+    pod.server().start_exec(start("slow")).await.unwrap();
+    // The server may be killed now: the command is in the pod.
+    assert!(pod.directory.path().join(".sandgate/slow/group").exists());
+    let again = pod.server().start_exec(start("slow")).await;
+    assert_eq!(reason(again), ErrorReason::ExecExpired, "no other server runs it again");
 }
 
 #[tokio::test]
