@@ -23,8 +23,8 @@ use crate::cases::{Bench, Scale, commands, files, peers as peer_cases, python, s
 /// Measures Sandgate against what this machine can do and against its peers. Needs root.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Measure only what has this in its name.
-    only: Option<String>,
+    /// Measure only what has one of these in its name.
+    only: Vec<String>,
     /// Do just enough of everything to see that it works.
     #[arg(long)]
     smoke: bool,
@@ -54,7 +54,7 @@ async fn main() {
     };
     macro_rules! cases {
         ($($name:literal => $case:path,)+) => {$(
-            if args.only.as_ref().is_none_or(|only| $name.contains(only.as_str())) {
+            if args.only.is_empty() || args.only.iter().any(|only| $name.contains(only.as_str())) {
                 // What the case before has left to be written is not at the cost of this one.
                 rustix::fs::sync();
                 $case(&mut bench).await;

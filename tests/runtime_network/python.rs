@@ -90,14 +90,15 @@ async fn long_commands_and_much_output_are_no_trouble() {
     let answer = execute(&net, json!({"command": format!("echo {long} {long}")})).await;
     assert_eq!(answer, result(&format!("{long} {long}\n"), "", 0));
     let before = net.runtime.own_memory();
-    let command = "sh -c 'head -c 50000000 /dev/zero | tr \"\\0\" x; echo end >&2'";
+    let command = "sh -c 'head -c 60000000 /dev/zero | tr \"\\0\" x; echo end >&2'";
     let answer = execute(&net, json!({"command": command})).await;
     assert_eq!(
         (answer["stdout"].as_str().unwrap().len(), answer["stderr"].as_str()),
-        (50_000_000, Some("end\n"))
+        (60_000_000, Some("end\n"))
     );
     let more = net.runtime.own_memory().saturating_sub(before);
-    assert!(more < 32 << 20, "{more} bytes more");
+    // What is kept in memory of all output is 16 MiB. The allocator gives back what was freed when it sees fit.
+    assert!(more < 48 << 20, "{more} bytes more");
     // A child that holds the output does not hold the answer.
     let answer = execute(&net, json!({"command": "sh -c 'sleep 300 & echo done'"})).await;
     assert_eq!(answer, result("done\n", "", 0));
