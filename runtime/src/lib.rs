@@ -5,6 +5,7 @@
 //! 1 it reaps orphans.
 #![forbid(unsafe_code)]
 
+mod accepted;
 mod args;
 mod batches;
 mod clock;

@@ -6,7 +6,6 @@
 
 mod gate;
 mod http1;
-mod stream;
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -20,8 +19,8 @@ use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::transport::{Error, server::Router};
 
 pub(crate) use self::gate::{Gate, Gated};
-use self::{http1::Http1, stream::NetworkStream};
-use crate::python::PythonApi;
+use self::http1::Http1;
+use crate::{accepted::Accepted, python::PythonApi};
 
 /// A listener on a network and what is served there beside gRPC.
 pub(crate) struct Network {
@@ -34,7 +33,7 @@ pub(crate) struct Network {
 struct Shared {
     python: Option<Arc<PythonApi>>,
     /// To the gRPC server.
-    streams: mpsc::Sender<NetworkStream>,
+    streams: mpsc::Sender<Accepted>,
     over: watch::Receiver<bool>,
     /// Dropped with the last connection that speaks HTTP/1.1.
     _alive: mpsc::Sender<()>,
@@ -115,7 +114,7 @@ async fn connection(stream: TcpStream, permit: Arc<OwnedSemaphorePermit>, shared
     let _ = stream.set_nodelay(true);
     match timeout(SILENCE, is_http2(&stream)).await {
         // Closed: it is over.
-        Ok(Ok(true)) => drop(shared.streams.send(NetworkStream::tcp(stream, permit)).await),
+        Ok(Ok(true)) => drop(shared.streams.send(Accepted::tcp(stream, permit)).await),
         Ok(Ok(false)) => Http1::new(shared, permit).serve(stream).await,
         Ok(Err(_)) | Err(_) => {}
     }

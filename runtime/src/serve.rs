@@ -24,10 +24,11 @@ use tokio::{
     net::{TcpListener, UnixListener},
     sync::{mpsc, watch},
 };
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio_stream::{StreamExt as _, wrappers::UnixListenerStream};
 use tonic::transport::Server;
 
 use crate::{
+    accepted::Accepted,
     args::Args,
     clock::{Clock, Limits},
     end::end,
@@ -174,7 +175,7 @@ async fn serve(args: Args) -> Result<(), StartError> {
     let socket = async {
         let Some(listener) = listener else { return Ok(()) };
         let server = server().add_service(RuntimeServiceServer::new(service.clone()));
-        let incoming = UnixListenerStream::new(listener);
+        let incoming = UnixListenerStream::new(listener).map(|accepted| accepted.and_then(Accepted::unix));
         server
             .serve_with_incoming_shutdown(incoming, is_over(over.clone()))
             .await

@@ -10,7 +10,8 @@ use sandgate_exec::task;
 use tokio::{net::TcpStream, sync::OwnedSemaphorePermit};
 use tonic::body::Body;
 
-use super::{Shared, is_over, stream::NetworkStream};
+use super::{Shared, is_over};
+use crate::accepted::Accepted;
 
 /// One connection that speaks HTTP/1.1.
 #[derive(Clone)]
@@ -71,7 +72,7 @@ impl Http1 {
         let (streams, permit) = (self.shared.streams.clone(), self.permit.clone());
         task::spawn("upgrade", "", async move {
             if let Ok(upgraded) = hyper::upgrade::on(request).await {
-                let _ = streams.send(NetworkStream::websocket(upgraded, permit)).await;
+                let _ = streams.send(Accepted::websocket(upgraded, permit)).await;
             }
         });
         let mut response = Response::new(Body::empty());

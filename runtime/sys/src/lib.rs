@@ -11,6 +11,8 @@ mod inherited;
 mod isolate;
 mod keeper;
 mod limits;
+#[cfg(feature = "tokio")]
+mod quiet;
 mod raw;
 mod read;
 #[cfg(feature = "tokio")]
@@ -23,8 +25,6 @@ mod wait;
 #[cfg(test)]
 mod tests;
 
-#[cfg(feature = "tokio")]
-pub use self::ready::{priority, readiness};
 pub use self::{
     begun::Begun,
     child::hold_until_exec,
@@ -41,4 +41,9 @@ pub use self::{
     signal::send_signal,
     spawn::{Command, Credentials, Limit, SpawnError, Spawned, Stage},
     wait::{Exit, ExitStatus, peek, reap},
+};
+#[cfg(feature = "tokio")]
+pub use self::{
+    quiet::QuietStream,
+    ready::{priority, readiness},
 };

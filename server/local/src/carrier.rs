@@ -13,6 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use sandgate_monitor::layout;
 use sandgate_proto::v1::ConnectionMode;
 use sandgate_provider::{ByteStream, Carrier};
+use sandgate_sys::QuietStream;
 use tokio::{net::UnixStream, time};
 
 /// A full backlog refuses at once: this often we ask again.
@@ -52,7 +53,8 @@ impl Carrier for Socket {
     }
 
     async fn open(&self) -> io::Result<Box<dyn ByteStream>> {
-        Ok(Box::new(connect(&self.0.get(), layout::SOCKET).await?))
+        let stream = connect(&self.0.get(), layout::SOCKET).await?;
+        Ok(Box::new(QuietStream::new(stream)?))
     }
 }
 
