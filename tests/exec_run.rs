@@ -5,6 +5,8 @@
 mod budget;
 #[path = "exec_run/environment.rs"]
 mod environment;
+#[path = "exec_run/ready.rs"]
+mod ready;
 #[path = "exec_run/saved.rs"]
 mod saved;
 #[path = "exec_run/start.rs"]

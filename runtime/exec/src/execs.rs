@@ -82,6 +82,7 @@ impl Execs {
             loop {
                 tokio::time::sleep(SWEEP).await;
                 sweeper.drop_old().await;
+                sweeper.0.launcher.dismiss_unused().await;
                 if let Some(roots) = sweeper.0.launcher.roots.clone() {
                     // Removing many of them takes its time.
                     let _ = tokio::task::spawn_blocking(move || roots.rest()).await;

@@ -24,11 +24,12 @@ use rustix::{
 };
 use sandgate_files::User;
 use sandgate_proto::runtime::v1::{StartFailure, start_failure::Reason};
-use sandgate_sys::{Command, Credentials, Keeper, SpawnError, Stage};
+use sandgate_sys::{Begun, Command, Credentials, Keeper, SpawnError, Stage, Stdio};
 
 use crate::{
     children::{Awaited, Children},
     home::Homes,
+    ready::Bench,
     settings::Settings,
     spec::{Env, Program, Spec, Terminal},
     tree::{Descent, ExecGroup, Roots, Tree},
@@ -57,6 +58,7 @@ pub(crate) struct Launcher {
     pub(crate) roots: Option<Roots>,
     pub(crate) children: Children,
     pub(crate) homes: Homes,
+    pub(crate) bench: Bench,
 }
 
 /// Our ends of a program's streams.
@@ -121,6 +123,10 @@ impl Launcher {
         }
         let user = self.user("").ok()?;
         let home = self.homes.known(&user)?;
+        if let Some(launched) = self.launch_ready(spec, env, &user, &home).await {
+            return Some(launched);
+        }
+        self.dismiss().await;
         let group = self.roots.as_ref()?.enter_idle()?;
         let (command, ends) = match self.prepare(spec, env, user, &home, Some(&group)) {
             Ok(prepared) => prepared,
@@ -138,23 +144,7 @@ impl Launcher {
                 Err(error) => return Some(Err(explained(error, command).await)),
             }
         };
-        Some(match child.finished().await {
-            Ok(child) => Ok(Launched {
-                pid: child.pid,
-                leader: Leader::Direct(child.pidfd, awaited),
-                tree: Tree::Group(group),
-                ends,
-                begun,
-            }),
-            // Perhaps only for a moment.
-            Err(error) if error.source.raw_os_error() == Some(libc::ETXTBSY) => return None,
-            Err(error) => {
-                if error.stage == Stage::Cgroup {
-                    group.spoil();
-                }
-                Err(explained(error, command).await)
-            }
-        })
+        launched(child, awaited, group, ends, begun, command).await
     }
 
     fn prepare(
@@ -167,7 +157,7 @@ impl Launcher {
     ) -> Result<(Command, Ends), StartFailure> {
         let env = self.environment(spec, env, home);
         let (stdio, ends) = Ends::open(spec, &user).map_err(|e| resources(&e))?;
-        let mut command = self.command(spec, env, stdio)?;
+        let mut command = self.command(spec, env, Stdio::Given(stdio))?;
         command.user = credentials(user);
         if let Some(group) = group {
             (command.cgroup, command.memory_tasks) = group.entrances();
@@ -220,7 +210,7 @@ impl Launcher {
         User::find(wanted).map_err(|error| start_failure(Reason::BadUser, error.message))
     }
 
-    fn environment(&self, spec: &Spec, configured: &[(Vec<u8>, Vec<u8>)], home: &str) -> Env {
+    pub(crate) fn environment(&self, spec: &Spec, configured: &[(Vec<u8>, Vec<u8>)], home: &str) -> Env {
         let mut env = BTreeMap::new();
         let mut set = |name: &[u8], value: &[u8]| drop(env.insert(name.to_vec(), value.to_vec()));
         if !spec.clear_env {
@@ -236,7 +226,7 @@ impl Launcher {
         env.into_iter().collect()
     }
 
-    fn command(&self, spec: &Spec, env: Env, stdio: [OwnedFd; 3]) -> Result<Command, StartFailure> {
+    pub(crate) fn command(&self, spec: &Spec, env: Env, stdio: Stdio) -> Result<Command, StartFailure> {
         let (argv, script) = match &spec.program {
             Program::Argv(argv) => (argv.clone(), None),
             Program::Shell(script) => shell(script).map_err(|e| resources(&e))?,
@@ -275,14 +265,18 @@ impl Ends {
         if let Some(terminal) = &spec.pty {
             return Self::terminal(terminal, user);
         }
-        let (stdin, child_stdin) = if spec.stdin {
+        Self::pipes(spec.stdin, spec.merged)
+    }
+
+    pub(crate) fn pipes(stdin: bool, merged: bool) -> io::Result<([OwnedFd; 3], Self)> {
+        let (stdin, child_stdin) = if stdin {
             let (read, write) = pipe()?;
             (Some(write), read)
         } else {
             (None, open("/dev/null", NOTHING, Mode::empty())?)
         };
         let (stdout, child_stdout) = pipe()?;
-        let (stderr, child_stderr) = if spec.merged {
+        let (stderr, child_stderr) = if merged {
             (None, child_stdout.try_clone()?)
         } else {
             let (read, write) = pipe()?;
@@ -319,6 +313,36 @@ impl Ends {
         };
         Ok((child, ends))
     }
+}
+
+/// Waits until a child is the program. `None`: it could not be for a reason that may be gone by now, and nothing was done.
+pub(crate) async fn launched(
+    child: Begun,
+    awaited: Awaited,
+    group: ExecGroup,
+    ends: Ends,
+    begun: Instant,
+    command: Command,
+) -> Option<Result<Launched, StartFailure>> {
+    Some(match child.finished().await {
+        Ok(child) => Ok(Launched {
+            pid: child.pid,
+            leader: Leader::Direct(child.pidfd, awaited),
+            tree: Tree::Group(group),
+            ends,
+            begun,
+        }),
+        Err(error) if error.source.raw_os_error() == Some(libc::ETXTBSY) => return None,
+        Err(error) => {
+            if matches!(error.stage, Stage::Cgroup | Stage::Parked) {
+                group.spoil();
+            }
+            if error.stage == Stage::Parked {
+                return None;
+            }
+            Err(explained(error, command).await)
+        }
+    })
 }
 
 /// Starts a program that was perhaps written just now: it may be open for writing a moment longer, in a child of ours that
@@ -372,7 +396,7 @@ fn candidates(program: &CStr, path: &[u8]) -> Vec<CString> {
 }
 
 /// Who to become; nobody if the runtime is that user already.
-fn credentials(user: User) -> Option<Credentials> {
+pub(crate) fn credentials(user: User) -> Option<Credentials> {
     let same = geteuid().as_raw() == user.uid && getegid().as_raw() == user.gid;
     (!same).then_some(Credentials {
         uid: user.uid,

@@ -14,6 +14,7 @@ mod home;
 mod id;
 mod journal;
 mod launch;
+mod ready;
 mod save;
 mod settings;
 mod spec;

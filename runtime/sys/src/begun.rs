@@ -18,6 +18,7 @@ use rustix::{
 
 use crate::{
     child::Plan,
+    parked::Parking,
     spawn::{BlockedSignals, Command, SpawnError, Spawned},
     stack::Stack,
 };
@@ -31,12 +32,12 @@ pub struct Begun {
     pub(crate) pidfd: OwnedFd,
     /// At its end once the child has left our memory.
     pub(crate) report: OwnedFd,
-    memory: ManuallyDrop<Box<Memory>>,
-    oom_score_adj: Option<i32>,
+    pub(crate) memory: ManuallyDrop<Box<Memory>>,
+    pub(crate) oom_score_adj: Option<i32>,
 }
 
-struct Memory {
-    plan: Plan,
+pub(crate) struct Memory {
+    pub(crate) plan: Plan,
     stack: Stack,
 }
 
@@ -49,6 +50,10 @@ impl Command {
     /// # Errors
     /// When no process can be made.
     pub fn begin(&self) -> Result<Option<Begun>, SpawnError> {
+        self.begin_by(None)
+    }
+
+    pub(crate) fn begin_by(&self, parking: Option<Parking>) -> Result<Option<Begun>, SpawnError> {
         if self.cgroup.is_none() {
             return Ok(None);
         }
@@ -59,7 +64,8 @@ impl Command {
             held = fcntl_dupfd_cloexec(&held, 4).map_err(failed)?;
         }
         let stack = Stack::new().map_err(SpawnError::clone)?;
-        let plan = Plan::new(self);
+        let mut plan = Plan::new(self);
+        plan.parking = parking;
         let mut memory = ManuallyDrop::new(Box::new(Memory { plan, stack }));
         let Memory { plan, stack } = &mut **memory;
         let blocked = BlockedSignals::new();

@@ -4,6 +4,7 @@
 //! makes system calls, on data that was laid out before the clone: no allocation, no libc, no panic.
 
 use std::{
+    convert::Infallible,
     ffi::{CString, c_char},
     io,
     os::fd::{AsRawFd as _, BorrowedFd, OwnedFd},
@@ -18,6 +19,7 @@ use rustix::process::Pid;
 
 use crate::{
     clone3::clone3_into,
+    parked::Parking,
     raw::syscall,
     spawn::{Command, SpawnError, Stage, made},
     stack::Stack,
@@ -43,6 +45,8 @@ pub(crate) struct Plan {
     descriptor_3: Option<i32>,
     /// Closed by exec, or by the end.
     report: Option<i32>,
+    /// Where the child waits for the rest of its plan.
+    pub(crate) parking: Option<Parking>,
     failed_stage: AtomicU32,
     failed_errno: AtomicI32,
     // Owns what `argv` and `envp` point at.
@@ -84,6 +88,10 @@ pub fn hold_until_exec(file: &std::fs::File) {
     HELD.store(file.as_raw_fd(), Ordering::Release);
 }
 
+fn check(stage: Stage, result: isize) -> Result<(), (Stage, isize)> {
+    if result < 0 { Err((stage, result)) } else { Ok(()) }
+}
+
 // === impl Plan ===
 
 impl Plan {
@@ -117,6 +125,7 @@ impl Plan {
                 .unwrap_or_default(),
             descriptor_3: command.descriptor_3.as_ref().map(|fd| fd.as_raw_fd()),
             report: None,
+            parking: None,
             failed_stage: AtomicU32::new(0),
             failed_errno: AtomicI32::new(0),
             _strings: strings,
@@ -148,8 +157,18 @@ impl Plan {
         }
     }
 
+    /// The rest of this plan, for a child that waits for it.
+    pub(crate) fn rest(&self, command: &Command) -> Self {
+        let mut rest = Self::new(command);
+        rest.report = self.report;
+        rest
+    }
+
     /// What the child could not do, once it has ended without exec.
     pub(crate) fn failure(&self) -> Option<(Stage, i32)> {
+        if self.parking.as_ref().is_some_and(|parking| !parking.is_left()) {
+            return Some((Stage::Parked, libc::ESRCH));
+        }
         let stage = Stage::from_number(self.failed_stage.load(Ordering::Acquire))?;
         Some((stage, self.failed_errno.load(Ordering::Acquire)))
     }
@@ -179,9 +198,32 @@ impl Plan {
     /// Only in a child made by `clone` without `CLONE_THREAD`, with all signals blocked.
     pub(crate) unsafe fn run(&self) {
         // SAFETY: we are such a child, by this function's own contract.
-        if let Err((stage, result)) = unsafe { self.prepare() } {
-            return self.fail(stage, result);
+        let Err((stage, result)) = unsafe { self.follow() };
+        self.fail(stage, result);
+    }
+
+    /// # Safety
+    /// As `run`.
+    unsafe fn follow(&self) -> Result<Infallible, (Stage, isize)> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.enter()?;
+            let Some(parking) = &self.parking else {
+                self.settle()?;
+                return self.exec();
+            };
+            parking.stay_with_parent()?;
+            self.take_stdio()?;
+            check(Stage::Stdio, self.close_all_but_held(3))?;
+            let rest = parking.wait()?;
+            rest.settle()?;
+            rest.exec()
         }
+    }
+
+    /// # Safety
+    /// As `run`.
+    unsafe fn exec(&self) -> Result<Infallible, (Stage, isize)> {
         let mut worst = -(libc::ENOENT as isize);
         for program in &self.programs {
             // SAFETY: argv and envp end in a null pointer and point at strings that the plan owns.
@@ -207,13 +249,14 @@ impl Plan {
                 }
             }
         }
-        self.fail(Stage::Exec, worst);
+        Err((Stage::Exec, worst))
     }
 
+    /// What is the same for every program.
+    ///
     /// # Safety
     /// As `run`.
-    unsafe fn prepare(&self) -> Result<(), (Stage, isize)> {
-        let check = |stage: Stage, result: isize| if result < 0 { Err((stage, result)) } else { Ok(()) };
+    unsafe fn enter(&self) -> Result<(), (Stage, isize)> {
         // SAFETY: every pointer below is to plan data or to locals that outlive the call.
         unsafe {
             let default = KernelSigaction {
@@ -241,12 +284,32 @@ impl Plan {
                 check(Stage::Cgroup, enter(tasks as usize))?;
             }
             self.set_oom_score();
-            for (target, &source) in self.stdio.iter().enumerate() {
-                check(
-                    Stage::Stdio,
-                    syscall(libc::SYS_dup3, [source as usize, target, 0, 0, 0]),
-                )?;
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As `run`.
+    unsafe fn take_stdio(&self) -> Result<(), (Stage, isize)> {
+        for (target, &source) in self.stdio.iter().enumerate() {
+            // What a parked child has already is where it belongs.
+            if source as usize != target {
+                // SAFETY: a plain system call on numbers.
+                let taken = unsafe { syscall(libc::SYS_dup3, [source as usize, target, 0, 0, 0]) };
+                check(Stage::Stdio, taken)?;
             }
+        }
+        Ok(())
+    }
+
+    /// What this program wants.
+    ///
+    /// # Safety
+    /// As `run`.
+    unsafe fn settle(&self) -> Result<(), (Stage, isize)> {
+        // SAFETY: every pointer below is to plan data or to locals that outlive the call.
+        unsafe {
+            self.take_stdio()?;
             if self.terminal {
                 check(
                     Stage::Terminal,

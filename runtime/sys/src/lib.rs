@@ -11,6 +11,7 @@ mod inherited;
 mod isolate;
 mod keeper;
 mod limits;
+mod parked;
 #[cfg(feature = "tokio")]
 mod quiet;
 mod raw;
@@ -37,9 +38,10 @@ pub use self::{
     },
     keeper::Keeper,
     limits::{raise_descriptor_limit, share_heaps, survive_file_size_limit},
+    parked::Parked,
     read::read_into,
     signal::send_signal,
-    spawn::{Command, Credentials, Limit, SpawnError, Spawned, Stage},
+    spawn::{Command, Credentials, Limit, SpawnError, Spawned, Stage, Stdio},
     wait::{Exit, ExitStatus, peek, reap},
 };
 #[cfg(feature = "tokio")]

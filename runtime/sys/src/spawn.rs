@@ -26,7 +26,7 @@ pub struct Command {
     /// The whole environment, each `NAME=value`.
     pub env: Vec<CString>,
     /// stdin, stdout and stderr.
-    pub stdio: [OwnedFd; 3],
+    pub stdio: Stdio,
     /// stdin is a terminal that becomes the controlling one.
     pub terminal: bool,
     /// Working directory.
@@ -45,6 +45,17 @@ pub struct Command {
     pub oom_score_adj: Option<i32>,
     /// Stays open in the program as descriptor 3.
     pub descriptor_3: Option<OwnedFd>,
+}
+
+/// What a program has as stdin, stdout and stderr.
+#[derive(Debug)]
+pub enum Stdio {
+    /// These.
+    Given([OwnedFd; 3]),
+    /// What the parked child that becomes the program was given.
+    Parked,
+    /// The same, but that stderr is stdout too.
+    ParkedMerged,
 }
 
 /// Who to become.
@@ -91,6 +102,8 @@ pub enum Stage {
     Cwd = 8,
     /// Executing the program.
     Exec = 9,
+    /// Waiting to be told the program, of which nothing was done.
+    Parked = 10,
 }
 
 /// A child that could not become the program.
@@ -116,11 +129,11 @@ pub struct Spawned {
 
 impl Command {
     pub(crate) fn stdio_numbers(&self) -> [i32; 3] {
-        [
-            self.stdio[0].as_raw_fd(),
-            self.stdio[1].as_raw_fd(),
-            self.stdio[2].as_raw_fd(),
-        ]
+        match &self.stdio {
+            Stdio::Given(given) => given.each_ref().map(AsRawFd::as_raw_fd),
+            Stdio::Parked => [0, 1, 2],
+            Stdio::ParkedMerged => [0, 1, 1],
+        }
     }
 
     /// Starts the program as a child of this process, in a session of its own, and waits until it is the program.
@@ -189,6 +202,7 @@ impl Stage {
             Self::User,
             Self::Cwd,
             Self::Exec,
+            Self::Parked,
         ]
         .into_iter()
         .find(|stage| *stage as u32 == number)

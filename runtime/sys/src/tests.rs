@@ -22,7 +22,7 @@ fn command(argv: &[&str]) -> (Command, File) {
         programs: strings(&argv[..1]),
         argv: strings(argv),
         env: strings(&["PATH=/usr/bin:/bin", "A=b"]),
-        stdio: [null, write.try_clone().unwrap(), write],
+        stdio: Stdio::Given([null, write.try_clone().unwrap(), write]),
         terminal: false,
         cwd: c"/".into(),
         user: None,

@@ -9,6 +9,7 @@ impl Execs {
     /// Ends every process and puts everything on disk. Nothing can be started from then on.
     pub async fn stop(&self, grace: Option<Duration>) {
         self.table().stopping = true;
+        self.0.launcher.dismiss().await;
         let execs = self.list();
         let started = async {
             for exec in &execs {

@@ -11,7 +11,7 @@ use sandgate_output::{LogOptions, Mark, OnFull};
 use sandgate_proto::{runtime::v1::StartFailure, v1::ErrorReason};
 use tokio::{sync::watch, task::spawn_blocking};
 
-use super::{Execs, HEAD_BYTES, Inserted};
+use super::{Execs, HEAD_BYTES, Inserted, STARTS_AT_ONCE};
 use crate::{
     exec::{Exec, Live, Phase, Saved, Status, Terminal},
     journal::Entry,
@@ -103,6 +103,7 @@ impl Execs {
         let (launched, spec) = match self.0.launcher.launch_at_once(&spec, &env).await {
             Some(launched) => (launched, spec),
             None => {
+                self.0.launcher.dismiss().await;
                 let execs = self.clone();
                 let launching = spawn_blocking(move || (execs.0.launcher.launch(&spec, &env), spec)).await;
                 match launching {
@@ -209,8 +210,18 @@ impl Execs {
             let empty = || execs.0.alive.send_modify(|alive| *alive -= 1);
             supervisor.run(|exec| execs.note(exec), empty).await;
             execs.table().free_slots.push(slot);
+            execs.make_ready();
         });
         Ok(())
+    }
+
+    /// Has a child ready for the next command, unless another one runs or starts: the child shares our memory, so that we
+    /// would be killed with it if the kernel chose it when a command takes too much.
+    fn make_ready(&self) {
+        let is_quiet = *self.0.alive.borrow() == 0 && self.0.starts.available_permits() == STARTS_AT_ONCE;
+        if is_quiet && !self.table().stopping {
+            self.0.launcher.make_ready();
+        }
     }
 
     fn start_failed(&self, exec: &Arc<Exec>, slot: usize, failure: StartFailure) {

@@ -1,0 +1,131 @@
+//! The child that waits for the next command: whatever is done to it, commands run once and as they were asked to.
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::*;
+
+/// The child that waits, once commands have followed each other.
+async fn waiting_child(runtime: &Runtime, client: &mut Client) -> Pid {
+    for _ in 0..1_000 {
+        stdout(client, shell("true")).await;
+        if let Some(child) = children(runtime).first() {
+            return *child;
+        }
+    }
+    panic!("no child waits");
+}
+
+/// Children of the runtime, while no command runs.
+fn children(runtime: &Runtime) -> Vec<Pid> {
+    let pid = runtime.pid();
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let words = list.split_whitespace();
+    words
+        .filter_map(|word| Pid::from_raw(word.parse().unwrap()))
+        .filter(|child| is_alive(*child))
+        .collect()
+}
+
+fn is_alive(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+async fn until_gone(pid: Pid) {
+    let gone = async {
+        while is_alive(pid) {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, gone).await.unwrap();
+}
+
+#[tokio::test]
+async fn it_becomes_the_next_command() {
+    let runtime = Runtime::with_cgroups(true).await;
+    let mut client = runtime.connect().await;
+    let child = waiting_child(&runtime, &mut client).await;
+    let answer = run(&mut client, shell("echo $$; echo error >&2; exit 3")).await;
+    assert_eq!(answer.exec.as_ref().unwrap().pid, child.as_raw_nonzero().get() as u32);
+    assert_eq!(status(&answer), Some(Status::Code(3)));
+    assert_eq!(answer.stdout.unwrap().head, format!("{}\n", child.as_raw_nonzero()));
+    assert_eq!(answer.stderr.unwrap().head, "error\n");
+    // All that a command may ask for.
+    waiting_child(&runtime, &mut client).await;
+    let spec = ExecSpec {
+        umask: Some(0o027),
+        cwd: "/usr".into(),
+        env: vec![EnvVar {
+            name: "A".into(),
+            value: "b".into(),
+            ..Default::default()
+        }],
+        stderr: StderrMode::Merged.into(),
+        ..shell(
+            "pwd; umask; echo $A; echo error >&2; ls /proc/self/fd | tr '\\n' ' '; cat; cat /proc/self/oom_score_adj",
+        )
+    };
+    assert_eq!(stdout(&mut client, spec).await, "/usr\n0027\nb\nerror\n0 1 2 3 500\n");
+    // What can't be started is told as ever.
+    waiting_child(&runtime, &mut client).await;
+    let answer = run(&mut client, argv(&["no-such-program"])).await;
+    assert_eq!(answer.exec.unwrap().start_failure.unwrap().reason(), Reason::NotFound);
+}
+
+#[tokio::test]
+async fn stopped_or_killed_it_is_in_nobodys_way() {
+    let runtime = Runtime::with_cgroups(true).await;
+    let mut client = runtime.connect().await;
+    let child = waiting_child(&runtime, &mut client).await;
+    kill_process(child, Signal::STOP).unwrap();
+    assert_eq!(stdout(&mut client, shell("echo went on")).await, "went on\n");
+    for signal in [Signal::KILL, Signal::TERM] {
+        let child = waiting_child(&runtime, &mut client).await;
+        kill_process(child, signal).unwrap();
+        if signal == Signal::KILL {
+            until_gone(child).await;
+        }
+        let counted = "echo once >> counted; wc -l < counted; rm counted";
+        assert_eq!(stdout(&mut client, shell(counted)).await, "1\n", "{signal:?}");
+    }
+}
+
+/// A kernel that is out of memory for commands could choose it, and the runtime with it, whose memory it shares.
+#[tokio::test]
+async fn none_waits_beside_a_command() {
+    let runtime = Runtime::with_cgroups(true).await;
+    let mut client = runtime.connect().await;
+    let child = waiting_child(&runtime, &mut client).await;
+    // It can't become this one.
+    let spec = ExecSpec {
+        stdin: StdinMode::Open.into(),
+        ..argv(&["sleep", "600"])
+    };
+    let sleeping = start(&mut client, "sleep", spec).await;
+    assert!(!is_alive(child));
+    for _ in 0..20 {
+        stdout(&mut client, shell("true")).await;
+        let others = children(&runtime)
+            .into_iter()
+            .filter(|child| child.as_raw_nonzero().get() as u32 != sleeping.pid);
+        assert_eq!(others.count(), 0);
+    }
+}
+
+#[tokio::test]
+async fn it_goes_with_the_runtime_and_after_a_while() {
+    let mut runtime = Runtime::with_cgroups(true).await;
+    let mut client = runtime.connect().await;
+    let child = waiting_child(&runtime, &mut client).await;
+    runtime.kill();
+    until_gone(child).await;
+    runtime.restart().await;
+    let mut client = runtime.connect().await;
+    let child = waiting_child(&runtime, &mut client).await;
+    until_gone(child).await;
+    assert_eq!(stdout(&mut client, shell("echo again")).await, "again\n");
+    let child = waiting_child(&runtime, &mut client).await;
+    client.stop(StopRequest::default()).await.unwrap();
+    runtime.wait().await;
+    assert!(!is_alive(child));
+}
