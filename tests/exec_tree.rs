@@ -368,6 +368,31 @@ async fn a_program_may_end_itself_in_the_grace_time() {
     }
 }
 
+/// Whoever is told of a timeout can use again what the command had, at once.
+#[tokio::test]
+async fn a_timeout_is_answered_when_nothing_is_left() {
+    for cgroups in [false, true] {
+        let runtime = runtime(cgroups).await;
+        let mut client = runtime.connect().await;
+        let mut spec = shell("(trap '' TERM; while :; do sleep 0.01; done) & echo on; wait");
+        spec.timeout = Some(prost_types::Duration {
+            seconds: 0,
+            nanos: 300_000_000,
+        });
+        spec.kill_grace = spec.timeout;
+        let answer = client
+            .run(run_request(&new_id("stubborn"), spec))
+            .await
+            .unwrap()
+            .into_inner();
+        let exec = answer.exec.unwrap();
+        let exit = exec.exit.unwrap();
+        assert_eq!((exit.status, exit.timed_out), (Some(Status::Signal(15)), true));
+        assert!(!exec.processes_alive);
+        assert_eq!(&answer.stdout.unwrap().head[..], b"on\n");
+    }
+}
+
 #[tokio::test]
 async fn a_signal_to_nobody_is_refused() {
     for cgroups in [false, true] {

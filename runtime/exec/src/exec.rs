@@ -275,9 +275,11 @@ impl Exec {
         }
     }
 
-    /// Waits until the program has ended and, if that was asked for, its output so far is saved.
+    /// Waits until the program has ended and, if that was asked for, its output so far is saved. After a timeout, which ends
+    /// all of it, also until nothing of it is left.
     pub async fn exited(&self) {
         self.status_where(|status| match &status.phase {
+            Phase::Exited(exit) if exit.timed_out && status.alive => false,
             Phase::Exited(exit) => {
                 let exit = exit.offsets.unwrap_or_default();
                 status.saved.done

@@ -1582,8 +1582,8 @@ class RunRequest(_message.Message):
 
     @_builtins.property
     def max_wait(self) -> _duration_pb2.Duration:
-        """How long to wait for its end. Absent: 50 s, because load balancers cut silent calls. At most 1 hour. The command
-        goes on after it: its own limit is `ExecSpec.timeout`.
+        """How long to wait for its end; after a timeout, until no process of it is left. Absent: 50 s, because load balancers
+        cut silent calls. At most 1 hour. The command goes on after it: its own limit is `ExecSpec.timeout`.
         """
 
     @_builtins.property
