@@ -145,15 +145,21 @@ impl Supervisor {
         let Self {
             exec, mut pump, watch, ..
         } = self;
-        if !pump.at_end() {
-            note(&exec);
-        }
-        let output = async {
-            while !pump.at_end() {
-                pump.step().await;
-            }
+        let is_ended = pump.at_end();
+        if is_ended {
             exec.log.mark(Mark::Ended);
-            note(&exec);
+        }
+        note(&exec);
+        // Whoever waited for the end is told before the rest is done, which nobody waits for.
+        tokio::task::yield_now().await;
+        let output = async {
+            if !is_ended {
+                while !pump.at_end() {
+                    pump.step().await;
+                }
+                exec.log.mark(Mark::Ended);
+                note(&exec);
+            }
         };
         // Apart from each other: a follower that holds the output back does not keep dead processes alive.
         let processes = async {
