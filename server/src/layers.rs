@@ -1,13 +1,15 @@
 //! What every request goes through before the service sees it. From the outside in:
 //!
 //! 1. [`request_id`] gives the request an id and a span, and the answer the id;
-//! 2. [`host`] and [`origin`] turn away web pages that have no business here;
-//! 3. CORS headers for those that have, then gRPC-Web to gRPC;
+//! 2. [`host`] turns away whoever calls the server by another's name;
+//! 3. [`express`] takes plain calls past what is there for web pages: [`origin`] turns away those that have no business
+//!    here, CORS headers let the others read answers, and gRPC-Web becomes gRPC;
 //! 4. [`answer`] puts the id in trailers, ends streams when the server stops, and logs how the call ended;
 //! 5. [`caller`] makes the request a caller's.
 
 pub(crate) mod answer;
 pub(crate) mod caller;
+pub(crate) mod express;
 pub(crate) mod host;
 pub(crate) mod origin;
 pub(crate) mod request_id;

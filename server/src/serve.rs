@@ -11,12 +11,13 @@ use sandgate_proto::{FILE_DESCRIPTOR_SET, v1::sandbox_service_server::SERVICE_NA
 use tonic::{service::Routes, transport::Server};
 use tonic_health::{ServingStatus, server::HealthReporter};
 use tonic_web::GrpcWebLayer;
+use tower::Layer as _;
 
 use crate::{
     config::{AllowedHost, Config, ProviderConfig, WebOrigin},
     layers::{
-        GateLayer, answer::AnswerLayer, caller::CallerCheck, cors, host::HostCheck, origin::OriginCheck,
-        request_id::RequestIdLayer,
+        GateLayer, answer::AnswerLayer, caller::CallerCheck, cors, express::Express, host::HostCheck,
+        origin::OriginCheck, request_id::RequestIdLayer,
     },
     listen::{Incoming, ListenError, Listeners},
     service::GrpcService,
@@ -131,8 +132,22 @@ impl Bound {
         let routes = Routes::new(health_service)
             .add_service(reflection().build_v1()?)
             .add_service(reflection().build_v1alpha()?)
-            .add_service(service)
+            .add_service(service.clone())
             .prepare();
+        let looked_after = (
+            AnswerLayer(stopping.clone()),
+            GateLayer(CallerCheck(state_dir.token().clone())),
+        );
+        let for_pages = (
+            GateLayer(OriginCheck::new(&origins)),
+            cors(&origins),
+            GrpcWebLayer::new(),
+        );
+        let services = Express::new(
+            SERVICE_NAME,
+            looked_after.layer(service),
+            for_pages.layer(looked_after.layer(routes)),
+        );
         let told = stopping.clone();
         let shutdown = async move {
             told.begun().await;
@@ -141,12 +156,7 @@ impl Bound {
         let serving = builder(streams)
             .layer(RequestIdLayer::new())
             .layer(GateLayer(HostCheck::new(&hosts)))
-            .layer(GateLayer(OriginCheck::new(&origins)))
-            .layer(cors(&origins))
-            .layer(GrpcWebLayer::new())
-            .layer(AnswerLayer(stopping.clone()))
-            .layer(GateLayer(CallerCheck(state_dir.token().clone())))
-            .serve_with_incoming_shutdown(routes, Incoming::from(listeners), shutdown);
+            .serve_with_incoming_shutdown(services, Incoming::from(listeners), shutdown);
         tokio::select! {
             served = serving => served?,
             () = stopping.impatient(STOP_GRACE) => tracing::warn!("calls that did not finish in time are cut off"),
