@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use tonic::{service::interceptor::InterceptedService, transport::Channel};
-
 use crate::{
-    connect::{self, Authorize},
+    connect::Channel,
     create::Create,
     endpoint::{Address, Endpoint},
     error::Result,
@@ -19,7 +17,7 @@ const MAX_MESSAGE: usize = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The generated client, with the token on every call.
-pub type RawClient = SandboxServiceClient<InterceptedService<Channel, Authorize>>;
+pub type RawClient = SandboxServiceClient<Channel>;
 
 /// A connection to a server. Cheap to clone: all clones share it. When it breaks, the next call makes it again.
 #[derive(Clone, Debug)]
@@ -37,13 +35,13 @@ impl Client {
     /// # Errors
     /// No server is there, or it can't be reached. A wrong token is only found out by the first call.
     pub async fn connect(endpoint: Endpoint) -> Result<Self> {
-        let (channel, authorize) = connect::connect(&endpoint).await?;
-        let raw = SandboxServiceClient::with_interceptor(channel, authorize)
+        let address = endpoint.address.clone();
+        let raw = SandboxServiceClient::new(Channel::connect(endpoint).await?)
             .max_decoding_message_size(MAX_MESSAGE)
             .max_encoding_message_size(MAX_MESSAGE);
         Ok(Self {
             raw,
-            address: endpoint.address,
+            address,
             patience: PATIENCE,
         })
     }

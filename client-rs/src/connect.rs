@@ -1,79 +1,99 @@
-//! One channel to a server, which connects again by itself.
+//! One connection to a server, which is made again by itself.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
-
-use http::Uri;
-use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
-use tonic::{
-    Request, Status,
-    metadata::{Ascii, MetadataValue},
-    service::Interceptor,
-    transport::{Channel, Endpoint as Transport},
+use std::{
+    io,
+    path::Path,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
 };
-use tower::service_fn;
+
+use http::{
+    HeaderValue, Request, Response, Uri,
+    header::{AUTHORIZATION, USER_AGENT},
+    uri::Authority,
+};
+use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
+use sandgate_connection::{ByteStream, Keepalive, Line, LineError};
+use tokio::net::UnixStream;
+use tonic::body::Body;
+use tower::{Service, ServiceExt as _};
 
 use crate::{
     endpoint::{Address, Endpoint},
     error::{Error, Result},
 };
 
-// A fixed window for each stream below that of the connection: a stream that nobody reads holds up no other. Never
-// adaptive, which makes both the same.
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
-// A message of 64 KiB, with what is around it, in one frame instead of five.
-const FRAME: u32 = 128 << 10;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-// A peer that went away without a word is noticed after the sum of both, while a call is open.
-const PING_EVERY: Duration = Duration::from_secs(10);
-const PING_TIMEOUT: Duration = Duration::from_secs(10);
+const KEEPALIVE: Keepalive = Keepalive {
+    every: Duration::from_secs(10),
+    patience: Duration::from_secs(10),
+    when_idle: false,
+};
+const AGENT: &str = concat!("sandgate-rust/", env!("CARGO_PKG_VERSION"));
 
-/// Puts the token on every call.
+/// What the generated client makes its calls on. All clones share a connection.
 #[derive(Clone, Debug)]
-pub struct Authorize(Option<MetadataValue<Ascii>>);
-
-/// Connects, so that a server that is not there is told at once.
-pub(crate) async fn connect(endpoint: &Endpoint) -> Result<(Channel, Authorize)> {
-    let channel = match &endpoint.address {
-        Address::Http(uri) => transport(uri.clone()).connect().await,
-        Address::Unix(path) => {
-            let path: Arc<PathBuf> = Arc::new(path.clone());
-            let connector = service_fn(move |_: Uri| {
-                let path = Arc::clone(&path);
-                async move { UnixStream::connect(&*path).await.map(TokioIo::new) }
-            });
-            // The address only fills `:authority`, which the server checks.
-            transport(Uri::from_static("http://localhost"))
-                .connect_with_connector(connector)
-                .await
-        }
-    };
-    let channel = channel.map_err(|error| Error::unreachable(&endpoint.address, error))?;
-    Ok((
-        channel,
-        Authorize(endpoint.token.as_ref().map(crate::endpoint::Token::bearer)),
-    ))
+pub struct Channel {
+    endpoint: Arc<Endpoint>,
+    line: Line,
 }
 
-fn transport(uri: Uri) -> Transport {
-    Transport::from(uri)
-        .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_frame_size(FRAME)
-        .http2_keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_TIMEOUT)
+// === impl Channel ===
+
+impl Channel {
+    /// Connects, so that a server that is not there is told at once.
+    pub(crate) async fn connect(endpoint: Endpoint) -> Result<Self> {
+        let authority = match &endpoint.address {
+            Address::Http(uri) => uri.authority().cloned(),
+            Address::Unix(_) => None,
+        };
+        let channel = Self {
+            // Of a socket it means nothing, but the server checks it.
+            line: Line::new(authority.unwrap_or(Authority::from_static("localhost")), KEEPALIVE),
+            endpoint: Arc::new(endpoint),
+        };
+        match channel.line.connect(|| open(&channel.endpoint.address)).await {
+            Ok(()) => Ok(channel),
+            Err(error) => Err(Error::unreachable(&channel.endpoint.address, error)),
+        }
+    }
 }
 
-// === impl Authorize ===
+async fn open(address: &Address) -> io::Result<Box<dyn ByteStream>> {
+    match address {
+        Address::Http(uri) => open_tcp(uri.clone()).await,
+        Address::Unix(path) => open_unix(path).await,
+    }
+}
 
-impl Interceptor for Authorize {
-    fn call(&mut self, mut request: Request<()>) -> std::result::Result<Request<()>, Status> {
-        if let Some(bearer) = &self.0 {
-            request.metadata_mut().insert("authorization", bearer.clone());
+async fn open_tcp(uri: Uri) -> io::Result<Box<dyn ByteStream>> {
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    let stream = connector.oneshot(uri).await.map_err(io::Error::other)?;
+    Ok(Box::new(TokioIo::into_inner(stream)))
+}
+
+async fn open_unix(path: &Path) -> io::Result<Box<dyn ByteStream>> {
+    Ok(Box::new(UnixStream::connect(path).await?))
+}
+
+impl Service<Request<Body>> for Channel {
+    type Response = Response<Body>;
+    type Error = LineError;
+    type Future = Pin<Box<dyn Future<Output = std::result::Result<Response<Body>, LineError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::result::Result<(), LineError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let channel = self.clone();
+        let headers = request.headers_mut();
+        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        if let Some(token) = &channel.endpoint.token {
+            headers.insert(AUTHORIZATION, token.bearer());
         }
-        Ok(request)
+        Box::pin(async move { channel.line.call(request, || open(&channel.endpoint.address)).await })
     }
 }

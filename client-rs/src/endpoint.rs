@@ -11,9 +11,8 @@ use std::{
     str::FromStr,
 };
 
-use http::{Uri, uri::PathAndQuery};
+use http::{HeaderValue, Uri, uri::PathAndQuery};
 use rustix::fs::{Access, access};
-use tonic::metadata::{Ascii, MetadataValue};
 
 use crate::error::{Error, Result};
 
@@ -34,7 +33,7 @@ pub enum Address {
 
 /// The secret that a server wants on TCP. Never shown.
 #[derive(Clone)]
-pub struct Token(MetadataValue<Ascii>);
+pub struct Token(HeaderValue);
 
 /// A server to connect to.
 #[derive(Clone, Debug)]
@@ -216,8 +215,8 @@ impl fmt::Display for Address {
 // === impl Token ===
 
 impl Token {
-    /// The value of the `authorization` metadata.
-    pub(crate) fn bearer(&self) -> MetadataValue<Ascii> {
+    /// The value of the `authorization` header.
+    pub(crate) fn bearer(&self) -> HeaderValue {
         self.0.clone()
     }
 }
@@ -233,7 +232,7 @@ impl FromStr for Token {
         if token.is_empty() {
             return Err(bad("it is empty"));
         }
-        let mut value: MetadataValue<Ascii> = format!("Bearer {token}")
+        let mut value: HeaderValue = format!("Bearer {token}")
             .parse()
             .map_err(|_| bad("it has characters that no token has"))?;
         value.set_sensitive(true);

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, error::Error as StdError, io, path::PathBuf, time::Duration};
 
+use sandgate_connection::LineError;
 use sandgate_errors::Refusal;
 use tonic::{Code, Status};
 
@@ -45,7 +46,7 @@ pub enum Error {
         why: String,
         /// The same with all its causes.
         #[source]
-        source: tonic::transport::Error,
+        source: LineError,
     },
 
     /// The connection broke while a call was under way. Whether the call took effect is not known.
@@ -180,7 +181,7 @@ impl Error {
         }
     }
 
-    pub(crate) fn unreachable(address: &Address, source: tonic::transport::Error) -> Self {
+    pub(crate) fn unreachable(address: &Address, source: LineError) -> Self {
         match io_cause(&source).map(io::Error::kind) {
             Some(kind @ (io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)) => Self::NoServer {
                 address: address.to_string(),
@@ -219,15 +220,10 @@ fn broken(status: &Status) -> bool {
     status.source().is_some() || !from_server && matches!(status.code(), Code::Unknown | Code::Cancelled)
 }
 
+/// What the system said: the innermost, because others are wrapped around it.
 fn io_cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a io::Error> {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        if let Some(io) = error.downcast_ref::<io::Error>() {
-            return Some(io);
-        }
-        cause = error.source();
-    }
-    None
+    let causes = std::iter::successors(Some(error), |error: &&'a (dyn StdError + 'static)| (*error).source());
+    causes.filter_map(|cause| cause.downcast_ref()).last()
 }
 
 fn innermost(error: &(dyn StdError + 'static)) -> String {

@@ -43,7 +43,7 @@ pub use sandgate_proto::v1;
 pub use self::{
     client::{Client, RawClient},
     command::Command,
-    connect::Authorize,
+    connect::Channel,
     create::{Create, Created},
     endpoint::{Address, DEFAULT_ADDRESS, Endpoint, Token, default_state_dir},
     error::{Error, Refused, Result},

@@ -1,10 +1,11 @@
-//! One HTTP/2 connection to a runtime, with nothing around it.
-//!
-//! The usual clients send the headers of a call and its message in two writes, each of which wakes the runtime, and take a
-//! call through several tasks. Here what is known of a call goes out at once, by the task that drives the connection.
+//! One HTTP/2 connection.
 
 use std::{
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -18,11 +19,28 @@ use http_body_util::BodyExt as _;
 use tokio::{sync::oneshot, time};
 use tonic::body::Body;
 
-use crate::carrier::ByteStream;
+use crate::line::ByteStream;
+
+/// How a peer that went away without a word is noticed.
+#[derive(Debug, Clone, Copy)]
+pub struct Keepalive {
+    /// Ask it this often.
+    pub every: Duration,
+    /// And wait this long for its answer.
+    pub patience: Duration,
+    /// Also while no call is under way, so that the next one finds out at once.
+    pub when_idle: bool,
+}
 
 /// A connection. It is closed when this and all of its calls are gone.
 #[derive(Debug, Clone)]
-pub(crate) struct Connection(client::SendRequest<Bytes>);
+pub(crate) struct Connection {
+    sender: client::SendRequest<Bytes>,
+    calls: Arc<AtomicUsize>,
+}
+
+/// A call under way, counted for as long as this lives.
+struct Underway(Arc<AtomicUsize>);
 
 /// The answers to one call.
 struct Answers {
@@ -30,6 +48,7 @@ struct Answers {
     has_data: bool,
     /// Dropped with this, it ends the request too.
     _wanted: Option<oneshot::Sender<()>>,
+    _underway: Underway,
 }
 
 // As on every listener of ours: one stopped stream must not stop the others. See the server's `serve`.
@@ -37,65 +56,87 @@ const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = i32::MAX as u32;
 // A message of 64 KiB, with what is around it, in one frame instead of five.
 const FRAME: u32 = 128 << 10;
-/// What a stream may have buffered here beyond what the runtime takes.
+/// What a stream may have buffered here beyond what the peer takes.
 const SEND_BUFFER: usize = 1 << 20;
 /// Streams that were cancelled, and of which late frames are no fault.
 const MANY: usize = 100_000;
-const KEEPALIVE: Duration = Duration::from_secs(30);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 // === impl Connection ===
 
 impl Connection {
     /// Speaks over `stream`.
-    pub(crate) async fn new(stream: Box<dyn ByteStream>) -> Result<Self, h2::Error> {
+    pub(crate) async fn new(stream: Box<dyn ByteStream>, keepalive: Keepalive) -> Result<Self, h2::Error> {
         let (sender, connection) = client::Builder::new()
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_frame_size(FRAME)
             .max_send_buffer_size(SEND_BUFFER)
-            // One server speaks for many callers, who may all leave at once.
+            // A server speaks for many callers, who may all leave at once.
             .max_concurrent_reset_streams(MANY)
             .max_local_error_reset_streams(None)
             .enable_push(false)
             .handshake(stream)
             .await?;
-        tokio::spawn(drive(connection));
-        Ok(Self(sender))
+        let calls = Arc::<AtomicUsize>::default();
+        tokio::spawn(drive(connection, keepalive, Arc::clone(&calls)));
+        Ok(Self { sender, calls })
     }
 
     /// The same, if it takes a call. Otherwise one may be tried on another.
     pub(crate) async fn ready(&self) -> Result<Self, h2::Error> {
-        Ok(Self(self.0.clone().ready().await?))
+        Ok(Self {
+            sender: self.sender.clone().ready().await?,
+            calls: Arc::clone(&self.calls),
+        })
     }
 
     /// Makes a call, and waits for the beginning of the answer.
     pub(crate) async fn call(mut self, request: Request<Body>) -> Result<Response<Body>, h2::Error> {
+        let underway = Underway::begin(self.calls);
         let (head, body) = request.into_parts();
         let is_whole = body.is_end_stream();
-        let (response, stream) = self.0.send_request(Request::from_parts(head, ()), is_whole)?;
+        let (response, stream) = self.sender.send_request(Request::from_parts(head, ()), is_whole)?;
         let wanted = if is_whole { None } else { send(stream, body)? };
         let answer = |stream| {
             Body::new(Answers {
                 stream,
                 has_data: true,
                 _wanted: wanted,
+                _underway: underway,
             })
         };
         Ok(response.await?.map(answer))
     }
 }
 
+// === impl Underway ===
+
+impl Underway {
+    fn begin(calls: Arc<AtomicUsize>) -> Self {
+        calls.fetch_add(1, Ordering::Relaxed);
+        Self(calls)
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Does the work of a connection until its end, which is also when nothing answers any more.
-async fn drive(mut connection: client::Connection<Box<dyn ByteStream>>) {
+async fn drive(mut connection: client::Connection<Box<dyn ByteStream>>, keepalive: Keepalive, calls: Arc<AtomicUsize>) {
     let pings = connection.ping_pong();
     let silent = async {
         let Some(mut pings) = pings else {
             return std::future::pending().await;
         };
         loop {
-            time::sleep(KEEPALIVE).await;
-            let pong = time::timeout(KEEPALIVE_TIMEOUT, pings.ping(Ping::opaque())).await;
+            time::sleep(keepalive.every).await;
+            if !keepalive.when_idle && calls.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let pong = time::timeout(keepalive.patience, pings.ping(Ping::opaque())).await;
             if !matches!(pong, Ok(Ok(_))) {
                 return;
             }
@@ -105,10 +146,10 @@ async fn drive(mut connection: client::Connection<Box<dyn ByteStream>>) {
     tokio::select! {
         ended = connection => {
             if let Err(error) = ended {
-                tracing::debug!(%error, "a connection to a runtime broke");
+                tracing::debug!(%error, "a connection broke");
             }
         }
-        () = silent => tracing::debug!("a connection to a runtime is silent"),
+        () = silent => tracing::debug!("a connection is silent"),
     }
 }
 
@@ -146,12 +187,12 @@ fn send(mut stream: SendStream<Bytes>, mut body: Body) -> Result<Option<oneshot:
     Ok(Some(wanted))
 }
 
-/// Sends the rest of a request as it comes, and as the runtime takes it.
+/// Sends the rest of a request as it comes, and as the peer takes it.
 async fn pump(stream: &mut SendStream<Bytes>, mut body: Body) {
     loop {
         let frame = tokio::select! {
             biased;
-            // The runtime wants no more of it.
+            // The peer wants no more of it.
             _ = std::future::poll_fn(|cx| stream.poll_reset(cx)) => return,
             frame = body.frame() => frame,
         };

@@ -9,6 +9,7 @@ use std::{
 
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
+use sandgate_connection::Corked;
 use sandgate_sys::QuietStream;
 use sandgate_websocket::WebSocket;
 use tokio::{
@@ -33,21 +34,21 @@ impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
 impl Accepted {
     pub(crate) fn unix(stream: UnixStream) -> io::Result<Self> {
         Ok(Self {
-            bytes: Box::pin(QuietStream::new(stream)?),
+            bytes: Box::pin(Corked::new(QuietStream::new(stream)?)),
             _permit: None,
         })
     }
 
     pub(crate) fn tcp(stream: TcpStream, permit: Arc<OwnedSemaphorePermit>) -> Self {
         Self {
-            bytes: Box::pin(stream),
+            bytes: Box::pin(Corked::new(stream)),
             _permit: Some(permit),
         }
     }
 
     pub(crate) fn websocket(upgraded: Upgraded, permit: Arc<OwnedSemaphorePermit>) -> Self {
         Self {
-            bytes: Box::pin(WebSocket::server(TokioIo::new(upgraded))),
+            bytes: Box::pin(Corked::new(WebSocket::server(TokioIo::new(upgraded)))),
             _permit: Some(permit),
         }
     }

@@ -174,10 +174,11 @@ async fn serve(args: Args) -> Result<(), StartError> {
     let (ended, over) = watch::channel(false);
     let socket = async {
         let Some(listener) = listener else { return Ok(()) };
-        let server = server().add_service(RuntimeServiceServer::new(service.clone()));
+        // By itself: to find it in a table of services takes longer than to call it.
+        let service = RuntimeServiceServer::new(service.clone());
         let incoming = UnixListenerStream::new(listener).map(|accepted| accepted.and_then(Accepted::unix));
-        server
-            .serve_with_incoming_shutdown(incoming, is_over(over.clone()))
+        server()
+            .serve_with_incoming_shutdown(service, incoming, is_over(over.clone()))
             .await
     };
     let network = async {

@@ -13,7 +13,7 @@ use std::{
 
 use rustix::{
     io::{Errno, write, writev},
-    net::{Shutdown, shutdown},
+    net::{Shutdown, shutdown, sockopt::set_socket_send_buffer_size},
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf, unix::AsyncFd},
@@ -30,6 +30,9 @@ pub struct QuietStream {
     room: Option<AsyncFd<OwnedFd>>,
 }
 
+/// Bytes that the other side may have not read yet, if the system lets us.
+const MOST_UNREAD: usize = 1 << 20;
+
 // === impl QuietStream ===
 
 impl QuietStream {
@@ -39,6 +42,8 @@ impl QuietStream {
     /// When it can't be waited for.
     pub fn new(stream: UnixStream) -> io::Result<Self> {
         let socket = OwnedFd::from(stream.into_std()?);
+        // As much as the system gives, which is twice what one has unasked: an answer that fits is written in one go.
+        let _ = set_socket_send_buffer_size(&socket, MOST_UNREAD);
         Ok(Self {
             socket: register(socket, Interest::READABLE)?,
             room: None,

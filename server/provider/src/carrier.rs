@@ -4,13 +4,8 @@ use std::{fmt, io};
 
 use async_trait::async_trait;
 use http::HeaderValue;
+use sandgate_connection::ByteStream;
 use sandgate_proto::v1::ConnectionMode;
-use tokio::io::{AsyncRead, AsyncWrite};
-
-/// Bytes both ways.
-pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// Opens byte streams to one sandbox.
 #[async_trait]

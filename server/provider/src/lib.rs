@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 mod carrier;
-mod connection;
 pub mod finding;
 pub mod inside;
 mod labels;
@@ -17,11 +16,13 @@ mod provider;
 mod selector;
 mod table;
 
+pub use sandgate_connection::{ByteStream, LineError};
+
 pub use self::{
-    carrier::{ByteStream, Carrier},
+    carrier::Carrier,
     finding::{Finding, Verdict},
     labels::check_labels,
-    link::{Conduit, Link, LinkError},
+    link::{Conduit, Link},
     name::Name,
     provider::{Begun, Change, End, NewSandbox, Provider, Removed},
     selector::Selector,

@@ -7,6 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use sandgate_connection::Corked;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
@@ -36,8 +37,8 @@ pub(crate) struct Conn {
 
 #[derive(Debug)]
 enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
+    Tcp(Corked<TcpStream>),
+    Unix(Corked<UnixStream>),
 }
 
 // === impl Conn ===
@@ -45,14 +46,14 @@ enum Stream {
 impl Conn {
     pub(super) fn tcp(stream: TcpStream, local: SocketAddr, remote: SocketAddr) -> Self {
         Self {
-            stream: Stream::Tcp(stream),
+            stream: Stream::Tcp(Corked::new(stream)),
             peer: Peer::Tcp { local, remote },
         }
     }
 
     pub(super) fn unix(stream: UnixStream) -> Self {
         Self {
-            stream: Stream::Unix(stream),
+            stream: Stream::Unix(Corked::new(stream)),
             peer: Peer::Unix,
         }
     }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use http::{Request, StatusCode};
 use sandgate_errors::{DOMAIN, Refusal};
 use sandgate_proto::v1::{ErrorReason, Sandbox, SandboxState};
-use sandgate_provider::{Link, LinkError, Name, Provider};
+use sandgate_provider::{LineError, Link, Name, Provider};
 use tonic::{Code, Status, body::Body};
 use tonic_types::StatusExt as _;
 
@@ -110,7 +110,7 @@ fn not_that_incarnation(sandbox: &Sandbox, expected: &str) -> Refusal {
 impl Reached {
     /// Makes a call and gives the answers, when they begin. Only what the runtime says is told by the status.
     pub(super) async fn open_stream(&self, request: Request<Body>) -> Result<Body, Status> {
-        let lost = |error: LinkError| Status::from_error(Box::new(error));
+        let lost = |error: LineError| Status::from_error(Box::new(error));
         let response = self.link.call(request).await.map_err(lost)?;
         match Status::from_header_map(response.headers()) {
             Some(status) if status.code() != Code::Ok => Err(status),
