@@ -16,7 +16,7 @@ use crate::{
 const MAX_MESSAGE: usize = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The generated client, with the token on every call.
+/// The generated client, with the token on every call. What a request says of its timeout is the server's to keep.
 pub type RawClient = SandboxServiceClient<Channel>;
 
 /// A connection to a server. Cheap to clone: all clones share it. When it breaks, the next call makes it again.

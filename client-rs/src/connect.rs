@@ -9,15 +9,16 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{FutureExt as _, future::BoxFuture};
 use http::{
     HeaderValue, Request, Response, Uri,
     header::{AUTHORIZATION, USER_AGENT},
     uri::Authority,
 };
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
-use sandgate_connection::{ByteStream, Keepalive, Line, LineError};
+use sandgate_connection::{ByteStream, CONNECT_TIMEOUT, Keepalive, Line, LineError};
 use tokio::net::UnixStream;
-use tonic::body::Body;
+use tonic::{Status, body::Body};
 use tower::{Service, ServiceExt as _};
 
 use crate::{
@@ -53,10 +54,16 @@ impl Channel {
             line: Line::new(authority.unwrap_or(Authority::from_static("localhost")), KEEPALIVE),
             endpoint: Arc::new(endpoint),
         };
-        match channel.line.connect(|| open(&channel.endpoint.address)).await {
+        match channel.line.connect(channel.opening()).await {
             Ok(()) => Ok(channel),
             Err(error) => Err(Error::unreachable(&channel.endpoint.address, error)),
         }
+    }
+
+    /// How to get to it.
+    fn opening(&self) -> impl FnOnce() -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>> {
+        let endpoint = Arc::clone(&self.endpoint);
+        move || async move { open(&endpoint.address).await }.boxed()
     }
 }
 
@@ -70,6 +77,8 @@ async fn open(address: &Address) -> io::Result<Box<dyn ByteStream>> {
 async fn open_tcp(uri: Uri) -> io::Result<Box<dyn ByteStream>> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
+    // Shared by all addresses of a name: one that is dead leaves time for the next.
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     let stream = connector.oneshot(uri).await.map_err(io::Error::other)?;
     Ok(Box::new(TokioIo::into_inner(stream)))
 }
@@ -78,22 +87,29 @@ async fn open_unix(path: &Path) -> io::Result<Box<dyn ByteStream>> {
     Ok(Box::new(UnixStream::connect(path).await?))
 }
 
+/// The status of a call that did not come back.
+fn lost(error: LineError) -> Status {
+    let mut status = Status::unavailable(error.to_string());
+    status.set_source(Arc::new(error));
+    status
+}
+
 impl Service<Request<Body>> for Channel {
     type Response = Response<Body>;
-    type Error = LineError;
-    type Future = Pin<Box<dyn Future<Output = std::result::Result<Response<Body>, LineError>> + Send>>;
+    type Error = Status;
+    type Future = Pin<Box<dyn Future<Output = std::result::Result<Response<Body>, Status>> + Send>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::result::Result<(), LineError>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::result::Result<(), Status>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let channel = self.clone();
         let headers = request.headers_mut();
-        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
         if let Some(token) = &channel.endpoint.token {
             headers.insert(AUTHORIZATION, token.bearer());
         }
-        Box::pin(async move { channel.line.call(request, || open(&channel.endpoint.address)).await })
+        Box::pin(async move { channel.line.call(request, channel.opening()).await.map_err(lost) })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, error::Error as StdError, io, path::PathBuf, time::Duration};
 
-use sandgate_connection::LineError;
+use sandgate_connection::{LineError, innermost};
 use sandgate_errors::Refusal;
 use tonic::{Code, Status};
 
@@ -224,14 +224,6 @@ fn broken(status: &Status) -> bool {
 fn io_cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a io::Error> {
     let causes = std::iter::successors(Some(error), |error: &&'a (dyn StdError + 'static)| (*error).source());
     causes.filter_map(|cause| cause.downcast_ref()).last()
-}
-
-fn innermost(error: &(dyn StdError + 'static)) -> String {
-    let mut last = error;
-    while let Some(cause) = last.source() {
-        last = cause;
-    }
-    last.to_string()
 }
 
 // === impl Refused ===

@@ -40,6 +40,9 @@ mod transfer;
 /// The messages of the contract, generated from `proto/sandgate/v1`.
 pub use sandgate_proto::v1;
 
+/// Why a call did not come back, in [`Error::Connect`].
+pub use sandgate_connection::LineError;
+
 pub use self::{
     client::{Client, RawClient},
     command::Command,

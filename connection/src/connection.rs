@@ -1,7 +1,7 @@
 //! One HTTP/2 connection.
 
 use std::{
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -12,12 +12,12 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use h2::{Ping, Reason, RecvStream, SendStream, client};
+use h2::{Ping, PingPong, Reason, RecvStream, SendStream, client};
 use http::{Request, Response};
 use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
 use tokio::{sync::oneshot, time};
-use tonic::body::Body;
+use tonic::{Status, body::Body};
 
 use crate::line::ByteStream;
 
@@ -36,11 +36,19 @@ pub struct Keepalive {
 #[derive(Debug, Clone)]
 pub(crate) struct Connection {
     sender: client::SendRequest<Bytes>,
-    calls: Arc<AtomicUsize>,
+    traffic: Arc<Traffic>,
+}
+
+/// What goes on, as far as it tells whether the peer is there.
+#[derive(Debug, Default)]
+struct Traffic {
+    calls: AtomicUsize,
+    /// Frames of answers that came. It may begin anew, and is only ever compared with what it was.
+    heard: AtomicUsize,
 }
 
 /// A call under way, counted for as long as this lives.
-struct Underway(Arc<AtomicUsize>);
+struct Underway(Arc<Traffic>);
 
 /// The answers to one call.
 struct Answers {
@@ -48,7 +56,7 @@ struct Answers {
     has_data: bool,
     /// Dropped with this, it ends the request too.
     _wanted: Option<oneshot::Sender<()>>,
-    _underway: Underway,
+    underway: Underway,
 }
 
 // As on every listener of ours: one stopped stream must not stop the others. See the server's `serve`.
@@ -77,22 +85,22 @@ impl Connection {
             .enable_push(false)
             .handshake(stream)
             .await?;
-        let calls = Arc::<AtomicUsize>::default();
-        tokio::spawn(drive(connection, keepalive, Arc::clone(&calls)));
-        Ok(Self { sender, calls })
+        let traffic = Arc::<Traffic>::default();
+        tokio::spawn(drive(connection, keepalive, Arc::clone(&traffic)));
+        Ok(Self { sender, traffic })
     }
 
     /// The same, if it takes a call. Otherwise one may be tried on another.
     pub(crate) async fn ready(&self) -> Result<Self, h2::Error> {
         Ok(Self {
             sender: self.sender.clone().ready().await?,
-            calls: Arc::clone(&self.calls),
+            traffic: Arc::clone(&self.traffic),
         })
     }
 
     /// Makes a call, and waits for the beginning of the answer.
     pub(crate) async fn call(mut self, request: Request<Body>) -> Result<Response<Body>, h2::Error> {
-        let underway = Underway::begin(self.calls);
+        let underway = Underway::begin(self.traffic);
         let (head, body) = request.into_parts();
         let is_whole = body.is_end_stream();
         let (response, stream) = self.sender.send_request(Request::from_parts(head, ()), is_whole)?;
@@ -102,7 +110,7 @@ impl Connection {
                 stream,
                 has_data: true,
                 _wanted: wanted,
-                _underway: underway,
+                underway,
             })
         };
         Ok(response.await?.map(answer))
@@ -112,34 +120,29 @@ impl Connection {
 // === impl Underway ===
 
 impl Underway {
-    fn begin(calls: Arc<AtomicUsize>) -> Self {
-        calls.fetch_add(1, Ordering::Relaxed);
-        Self(calls)
+    fn begin(traffic: Arc<Traffic>) -> Self {
+        traffic.calls.fetch_add(1, Ordering::Relaxed);
+        Self(traffic)
+    }
+
+    fn hear(&self) {
+        self.0.heard.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 impl Drop for Underway {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.calls.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Does the work of a connection until its end, which is also when nothing answers any more.
-async fn drive(mut connection: client::Connection<Box<dyn ByteStream>>, keepalive: Keepalive, calls: Arc<AtomicUsize>) {
+async fn drive(mut connection: client::Connection<Box<dyn ByteStream>>, keepalive: Keepalive, traffic: Arc<Traffic>) {
     let pings = connection.ping_pong();
     let silent = async {
-        let Some(mut pings) = pings else {
-            return std::future::pending().await;
-        };
-        loop {
-            time::sleep(keepalive.every).await;
-            if !keepalive.when_idle && calls.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            let pong = time::timeout(keepalive.patience, pings.ping(Ping::opaque())).await;
-            if !matches!(pong, Ok(Ok(_))) {
-                return;
-            }
+        match pings {
+            Some(pings) => silence(pings, keepalive, &traffic).await,
+            None => std::future::pending().await,
         }
     };
     // Dropped, it ends what is still open with an error.
@@ -153,31 +156,63 @@ async fn drive(mut connection: client::Connection<Box<dyn ByteStream>>, keepaliv
     }
 }
 
+/// Waits until the peer says nothing any more, also when it is asked. One that is heard is there: an answer to a ping
+/// may be long under way behind all that a slow line has to carry first.
+async fn silence(mut pings: PingPong, keepalive: Keepalive, traffic: &Traffic) {
+    let mut heard = 0;
+    let mut is_news = || {
+        let now = traffic.heard.load(Ordering::Relaxed);
+        std::mem::replace(&mut heard, now) != now
+    };
+    loop {
+        time::sleep(keepalive.every).await;
+        let is_idle = traffic.calls.load(Ordering::Relaxed) == 0;
+        if is_news() || is_idle && !keepalive.when_idle {
+            continue;
+        }
+        let mut pong = pin!(pings.ping(Ping::opaque()));
+        loop {
+            match time::timeout(keepalive.patience, &mut pong).await {
+                Ok(Ok(_)) => break,
+                Err(_) if is_news() => {}
+                Ok(Err(_)) | Err(_) => return,
+            }
+        }
+    }
+}
+
 /// Sends what there is of a request now, with its headers. If there is more, a task sends that for as long as what this gives
 /// is held.
 fn send(mut stream: SendStream<Bytes>, mut body: Body) -> Result<Option<oneshot::Sender<()>>, h2::Error> {
-    match body.frame().now_or_never() {
-        Some(Some(Ok(frame))) => {
-            if let Ok(data) = frame.into_data() {
-                let is_whole = body.is_end_stream();
-                stream.send_data(data, is_whole)?;
-                if is_whole {
-                    return Ok(None);
-                }
-            }
-        }
-        Some(Some(Err(_))) => {
-            stream.send_reset(Reason::CANCEL);
-            return Ok(None);
-        }
-        Some(None) | None => {}
+    let mut next = body.frame().now_or_never();
+    let mut data = Bytes::new();
+    if let Some(Some(Ok(frame))) = next {
+        // Trailers say nothing in requests.
+        data = frame.into_data().unwrap_or_default();
+        // Whether that was all is often only known when more is asked for.
+        next = match body.is_end_stream() {
+            true => Some(None),
+            false => body.frame().now_or_never(),
+        };
+    }
+    let is_whole = matches!(next, Some(None));
+    if is_whole || !data.is_empty() {
+        stream.send_data(data, is_whole)?;
+    }
+    if is_whole {
+        return Ok(None);
+    }
+    let next = next.flatten();
+    if let Some(Err(_)) = next {
+        stream.send_reset(Reason::CANCEL);
+        return Ok(None);
     }
     let (wanted, unwanted) = oneshot::channel();
     tokio::spawn(async move {
         let is_sent = tokio::select! {
             biased;
             _ = unwanted => false,
-            () = pump(&mut stream, body) => true,
+            () = pump(&mut stream, next, body) => true,
         };
         if !is_sent {
             // Whoever asked has left, or has the whole answer.
@@ -188,13 +223,20 @@ fn send(mut stream: SendStream<Bytes>, mut body: Body) -> Result<Option<oneshot:
 }
 
 /// Sends the rest of a request as it comes, and as the peer takes it.
-async fn pump(stream: &mut SendStream<Bytes>, mut body: Body) {
+async fn pump(stream: &mut SendStream<Bytes>, first: Option<Result<Frame<Bytes>, Status>>, mut body: Body) {
+    let mut first = first;
     loop {
+        let next = async {
+            match first.take() {
+                None => body.frame().await,
+                first => first,
+            }
+        };
         let frame = tokio::select! {
             biased;
             // The peer wants no more of it.
             _ = std::future::poll_fn(|cx| stream.poll_reset(cx)) => return,
-            frame = body.frame() => frame,
+            frame = next => frame,
         };
         let sent = match frame {
             None => {
@@ -233,6 +275,7 @@ impl http_body::Body for Answers {
         if self.has_data {
             match ready!(self.stream.poll_data(cx)) {
                 Some(Ok(data)) => {
+                    self.underway.hear();
                     // It can only fail for more than there was.
                     _ = self.stream.flow_control().release_capacity(data.len());
                     return Poll::Ready(Some(Ok(Frame::data(data))));

@@ -1,9 +1,9 @@
 //! Small writes that wait for those that follow.
 //!
-//! HTTP/2 as we have it sends a message of more than 256 bytes before it looks at what comes behind it. So each answer left in
+//! HTTP/2 as we have it sends a message of 256 bytes and more before it looks at what comes behind it. So each answer left in
 //! two writes, the second with the few bytes of its trailers, and woke whoever reads twice; and so did the answers of many
 //! calls at once, one by one. Here what is small is held until the task that writes has its next turn, which it asks for
-//! itself, and then goes out together. Nothing waits for time, or for anybody else.
+//! itself, and then goes out together. It waits for no time and for nobody's answer, only for those whose turn comes first.
 
 use std::{
     io::{self, IoSlice},

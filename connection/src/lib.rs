@@ -14,5 +14,5 @@ mod tests;
 pub use self::{
     connection::Keepalive,
     corked::Corked,
-    line::{ByteStream, Line, LineError},
+    line::{ByteStream, CONNECT_TIMEOUT, Line, LineError, Opening, innermost},
 };

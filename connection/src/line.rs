@@ -1,6 +1,7 @@
 //! One connection for all calls, opened by the first of them and again when it was lost.
 
 use std::{
+    error::Error,
     io,
     sync::Arc,
     time::{Duration, Instant},
@@ -12,7 +13,7 @@ use http::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    sync::Mutex,
+    sync::{Mutex, OwnedMutexGuard},
     time,
 };
 use tonic::{ConnectError, body::Body};
@@ -23,6 +24,11 @@ use crate::connection::{Connection, Keepalive};
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+/// A stream that is being opened.
+pub trait Opening: Future<Output = io::Result<Box<dyn ByteStream>>> + Send + 'static {}
+
+impl<T: Future<Output = io::Result<Box<dyn ByteStream>>> + Send + 'static> Opening for T {}
 
 /// A way to one peer. All clones share its connection.
 #[derive(Debug, Clone)]
@@ -59,7 +65,8 @@ pub enum LineError {
     Path(#[from] http::Error),
 }
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection may take to be made.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 // === impl Line ===
 
@@ -79,7 +86,7 @@ impl Line {
     ///
     /// # Errors
     /// When there is no connection, or it breaks. Whether the call was made is not known then.
-    pub async fn call<F: Future<Output = io::Result<Box<dyn ByteStream>>>>(
+    pub async fn call<F: Opening>(
         &self,
         mut request: Request<Body>,
         open: impl FnOnce() -> F,
@@ -97,20 +104,14 @@ impl Line {
     ///
     /// # Errors
     /// When there is none to be had.
-    pub async fn connect<F: Future<Output = io::Result<Box<dyn ByteStream>>>>(
-        &self,
-        open: impl FnOnce() -> F,
-    ) -> Result<(), LineError> {
+    pub async fn connect<F: Opening>(&self, open: impl FnOnce() -> F) -> Result<(), LineError> {
         self.connection(open).await.map(drop)
     }
 
     /// One that takes calls.
-    async fn connection<F: Future<Output = io::Result<Box<dyn ByteStream>>>>(
-        &self,
-        open: impl FnOnce() -> F,
-    ) -> Result<Connection, LineError> {
+    async fn connection<F: Opening>(&self, open: impl FnOnce() -> F) -> Result<Connection, LineError> {
         let asked = Instant::now();
-        let mut state = self.state.lock().await;
+        let mut state = Arc::clone(&self.state).lock_owned().await;
         if let Some(open) = &mut state.open
             && let Ok(ready) = open.connection.ready().await
         {
@@ -124,24 +125,9 @@ impl Line {
             return Err(unreachable(why.clone()));
         }
         state.open = None;
-        let opening = async {
-            let stream = open().await.map_err(unreachable)?;
-            Ok(Connection::new(stream, self.keepalive).await?)
-        };
-        let opened = time::timeout(CONNECT_TIMEOUT, opening).await;
-        match opened.map_err(unreachable).flatten() {
-            Ok(connection) => {
-                state.open = Some(Open {
-                    connection: connection.clone(),
-                    used: Instant::now(),
-                });
-                Ok(connection)
-            }
-            Err(error) => {
-                state.failed = Some((Instant::now(), error.to_string()));
-                Err(error)
-            }
-        }
+        // By a task of its own: callers who have less time than it takes would begin again and again.
+        let opening = tokio::spawn(opened(open(), self.keepalive, state));
+        opening.await.map_err(unreachable).flatten()
     }
 
     /// Lets go of a connection that nobody asked for during `span`. Calls under way go on.
@@ -153,6 +139,42 @@ impl Line {
     }
 }
 
-fn unreachable(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> LineError {
+fn unreachable(why: impl Into<Box<dyn Error + Send + Sync>>) -> LineError {
     LineError::Connect(ConnectError(why.into()))
+}
+
+/// Opens a connection for all, and notes how that went.
+async fn opened(
+    stream: impl Opening,
+    keepalive: Keepalive,
+    mut state: OwnedMutexGuard<State>,
+) -> Result<Connection, LineError> {
+    let opening = async {
+        let stream = stream.await.map_err(unreachable)?;
+        Connection::new(stream, keepalive).await.map_err(unreachable)
+    };
+    let opened = time::timeout(CONNECT_TIMEOUT, opening).await;
+    match opened.map_err(unreachable).flatten() {
+        Ok(connection) => {
+            state.open = Some(Open {
+                connection: connection.clone(),
+                used: Instant::now(),
+            });
+            Ok(connection)
+        }
+        Err(error) => {
+            state.failed = Some((Instant::now(), innermost(&error)));
+            Err(error)
+        }
+    }
+}
+
+/// What is said by the last cause of an error, which knows most.
+#[must_use]
+pub fn innermost(error: &(dyn Error + 'static)) -> String {
+    let mut last = error;
+    while let Some(cause) = last.source() {
+        last = cause;
+    }
+    last.to_string()
 }

@@ -11,13 +11,15 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::stream::iter;
 use http::{Request, Response, uri::Authority};
-use http_body_util::{BodyExt as _, Full};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, Full, StreamBody};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf, duplex},
     time::{Instant, sleep},
 };
-use tonic::body::Body;
+use tonic::{Status, body::Body};
 
 use super::*;
 
@@ -70,7 +72,16 @@ fn line(when_idle: bool) -> Line {
 }
 
 fn request() -> Request<Body> {
-    let body = Body::new(Full::new(Bytes::from_static(b"asked")));
+    asking(Body::new(Full::new(Bytes::from_static(b"asked"))))
+}
+
+/// In so many pieces, of which nobody knows which is the last until there is no more.
+fn in_pieces<const N: usize>(pieces: [&'static str; N]) -> Request<Body> {
+    let frame = |piece| Ok::<_, Status>(Frame::data(Bytes::from_static(str::as_bytes(piece))));
+    asking(Body::new(StreamBody::new(iter(pieces.map(frame)))))
+}
+
+fn asking(body: Body) -> Request<Body> {
     Request::post("/service/method").body(body).unwrap()
 }
 
@@ -80,9 +91,12 @@ async fn echo(stream: impl ByteStream) {
     while let Some(Ok((request, mut respond))) = connection.accept().await {
         tokio::spawn(async move {
             assert_eq!(request.uri(), "http://peer/service/method");
-            let asked = request.into_body().data().await.unwrap().unwrap();
+            let (mut body, mut asked) = (request.into_body(), Vec::new());
+            while let Some(piece) = body.data().await {
+                asked.extend(piece.unwrap());
+            }
             let mut sending = respond.send_response(Response::new(()), false).unwrap();
-            sending.send_data(asked, true).unwrap();
+            sending.send_data(asked.into(), true).unwrap();
         });
     }
 }
@@ -110,8 +124,12 @@ async fn opened(stream: impl ByteStream + 'static) -> io::Result<Box<dyn ByteStr
 }
 
 async fn answered(line: &Line, stream: impl FnOnce() -> DuplexStream) {
-    let response = line.call(request(), || opened(stream())).await.unwrap();
-    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "asked");
+    assert_eq!(echoed(line, request(), stream).await, "asked");
+}
+
+async fn echoed(line: &Line, request: Request<Body>, stream: impl FnOnce() -> DuplexStream) -> Bytes {
+    let response = line.call(request, || opened(stream())).await.unwrap();
+    response.into_body().collect().await.unwrap().to_bytes()
 }
 
 #[tokio::test]
@@ -123,10 +141,19 @@ async fn a_call_is_one_write() {
     answered(&line, || unreachable!("there is a connection")).await;
     // By now both have told each other what they can do.
     for _ in 0..10 {
-        let before = writes.load(Ordering::Relaxed);
-        answered(&line, || unreachable!("there is a connection")).await;
-        assert_eq!(writes.load(Ordering::Relaxed) - before, 1);
+        for request in [request(), in_pieces(["asked"])] {
+            let before = writes.load(Ordering::Relaxed);
+            assert_eq!(
+                echoed(&line, request, || unreachable!("there is a connection")).await,
+                "asked"
+            );
+            assert_eq!(writes.load(Ordering::Relaxed) - before, 1);
+        }
     }
+    for (pieces, whole) in [(["a", "", "b"], "ab"), (["", "", ""], ""), (["a", "b", "c"], "abc")] {
+        assert_eq!(echoed(&line, in_pieces(pieces), || unreachable!()).await, whole);
+    }
+    assert_eq!(echoed(&line, in_pieces([]), || unreachable!()).await, "");
 }
 
 #[tokio::test]
@@ -141,15 +168,20 @@ async fn a_connection_that_dies_ends_its_calls_and_the_next_opens_another() {
 #[tokio::test]
 async fn what_can_not_be_opened_is_told_to_all_who_wait_and_tried_by_the_next() {
     let line = line(true);
-    let tries = AtomicUsize::new(0);
-    let refused = || async {
-        tries.fetch_add(1, Ordering::Relaxed);
-        tokio::task::yield_now().await;
-        Err(io::Error::from(io::ErrorKind::ConnectionRefused))
+    let tries = Arc::<AtomicUsize>::default();
+    let refused = || {
+        let tries = Arc::clone(&tries);
+        async move {
+            tries.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            Err(io::Error::from(io::ErrorKind::ConnectionRefused))
+        }
     };
     let calls = (0..10).map(|_| line.call(request(), refused));
     for call in futures_util::future::join_all(calls).await {
-        assert!(matches!(call, Err(LineError::Connect(_))), "{call:?}");
+        let error = call.unwrap_err();
+        assert!(matches!(error, LineError::Connect(_)), "{error:?}");
+        assert_eq!(innermost(&error), "connection refused");
     }
     assert_eq!(tries.load(Ordering::Relaxed), 1);
     answered(&line, to_echo).await;
@@ -265,4 +297,38 @@ async fn nothing_is_held_of_what_is_not_http_2() {
         far.read_exact(&mut seen).await.unwrap();
         assert_eq!(&seen, b"answer");
     }
+}
+
+/// Or one who comes again and again, with less time than it takes, would never have a connection.
+#[tokio::test(start_paused = true)]
+async fn a_connection_is_made_also_if_nobody_waits_for_it() {
+    let line = line(false);
+    let slow = || async {
+        sleep(Duration::from_secs(5)).await;
+        opened(to_echo()).await
+    };
+    let left = tokio::time::timeout(Duration::from_secs(1), line.call(request(), slow)).await;
+    assert!(left.is_err());
+    answered(&line, || unreachable!("it is being made")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_is_heard_is_there_however_long_a_pong_takes() {
+    let (ours, mut theirs) = duplex(1 << 16);
+    tokio::spawn(async move {
+        // As they are on the wire, because no server that we have leaves a ping without an answer.
+        let frame = |kind, flags, stream, payload: &[u8]| {
+            [&[0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream], payload].concat()
+        };
+        theirs.write_all(&frame(4, 0, 0, b"")).await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+        theirs.write_all(&frame(1, 4, 1, &[0x88])).await.unwrap();
+        for n in 0..20 {
+            sleep(EVERY / 2).await;
+            theirs.write_all(&frame(0, u8::from(n == 19), 1, b"x")).await.unwrap();
+        }
+        pending::<()>().await;
+    });
+    let response = line(false).call(request(), || opened(ours)).await.unwrap();
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 20);
 }

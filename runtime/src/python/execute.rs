@@ -45,6 +45,8 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 const MAX_TIMEOUT: f64 = 24.0 * 60.0 * 60.0;
 /// What `timeout` exits with, and what the SDK says of other runtimes.
 const TIMED_OUT: i32 = 124;
+/// How long the end of a program that was killed is waited for.
+const END_OF_KILLED: Duration = Duration::from_secs(10);
 /// Whatever kept a command from starting.
 const FAILED: i32 = 1;
 
@@ -90,12 +92,13 @@ async fn run(service: &Service, command: &str, timeout: Duration) -> Result<(Arc
     };
     let started = service.execs.start(&new_id()?, spec).await;
     let (exec, _) = started.map_err(|refusal| refusal.message)?;
-    exec.exited().await;
+    // What the kernel can't end, it waits for in vain.
+    let _ = tokio::time::timeout(timeout + END_OF_KILLED, exec.exited()).await;
     let info = exec.info();
     match (info.exit, info.start_failure) {
         (Some(exit), _) => Ok((exec, exit)),
         (None, Some(failure)) => Err(failure.message),
-        (None, None) => Err("it was not started".to_owned()),
+        (None, None) => Err("it does not end".to_owned()),
     }
 }
 

@@ -70,7 +70,8 @@ impl Link {
         if let Some(credential) = self.carrier.credential() {
             request.headers_mut().insert(AUTHORIZATION, credential);
         }
-        self.line.call(request, || self.carrier.open()).await
+        let carrier = Arc::clone(&self.carrier);
+        self.line.call(request, || async move { carrier.open().await }).await
     }
 
     /// Lets go of a connection that nobody asked for during `span`: a thousand idle sandboxes should cost no memory.
