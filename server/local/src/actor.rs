@@ -41,8 +41,8 @@ pub(crate) struct Actor {
     /// Taken from the inbox while something else was waited for.
     pub(crate) waiting: VecDeque<Command>,
     pub(crate) record: Record,
-    /// As callers see it.
-    pub(crate) sandbox: Sandbox,
+    /// As callers see it. Mostly the table's own: each has a few kilobytes.
+    pub(crate) sandbox: Arc<Sandbox>,
     pub(crate) started: Option<Started>,
     pub(crate) running: Option<Running>,
     pub(crate) monitor: Option<Monitor>,
@@ -81,7 +81,7 @@ impl Actor {
             ..Gauge::default()
         });
         Self {
-            sandbox: sandbox::fresh(&record),
+            sandbox: Arc::new(sandbox::fresh(&record)),
             shared,
             slot,
             inbox,
@@ -178,10 +178,11 @@ impl Actor {
             limits: self.record.spec.limits.clone(),
             ..Gauge::default()
         });
-        let state = self.sandbox.state();
-        sandbox::suspended(&mut self.sandbox, last_end);
+        let sandbox = Arc::make_mut(&mut self.sandbox);
+        let state = sandbox.state();
+        sandbox::suspended(sandbox, last_end);
         if state == SandboxState::Deleting {
-            self.sandbox.set_state(state);
+            sandbox.set_state(state);
         } else {
             self.live = None;
         }
@@ -211,14 +212,15 @@ impl Actor {
 
     fn show_ready(&mut self) {
         if let Some(started) = &self.started {
-            sandbox::ready(&mut self.sandbox, &self.record, started);
+            sandbox::ready(Arc::make_mut(&mut self.sandbox), &self.record, started);
         }
         self.publish();
     }
 
     fn set_state(&mut self, state: SandboxState, message: &str) {
-        self.sandbox.set_state(state);
-        self.sandbox.state_message = message.to_owned();
+        let sandbox = Arc::make_mut(&mut self.sandbox);
+        sandbox.set_state(state);
+        sandbox.state_message = message.to_owned();
         self.publish();
     }
 
@@ -226,8 +228,8 @@ impl Actor {
     fn publish(&self) -> Arc<Sandbox> {
         let known = self.shared.table.get(self.slot.name.as_str());
         let now = match known {
-            Some(known) if *known == self.sandbox => known,
-            _ => self.shared.table.put(self.sandbox.clone()),
+            Some(known) if known == self.sandbox => known,
+            _ => self.shared.table.put(Arc::clone(&self.sandbox)),
         };
         self.slot.tick();
         now

@@ -120,8 +120,8 @@ impl Table {
     }
 
     /// Makes it known. The etag is the caller's to set.
-    pub fn put(&self, sandbox: Sandbox) -> Arc<Sandbox> {
-        let now = Arc::new(sandbox);
+    pub fn put(&self, sandbox: impl Into<Arc<Sandbox>>) -> Arc<Sandbox> {
+        let now = sandbox.into();
         let mut known = self.known();
         let before = known.sandboxes.insert(now.name.clone(), Arc::clone(&now));
         known.note(Event::Put {

@@ -1,6 +1,6 @@
 //! Getting hold of a sandbox's monitor, and believing what it says.
 
-use std::{fs, io, path::Path, time::Duration};
+use std::{fs, io, path::Path, sync::Arc, time::Duration};
 
 use sandgate_monitor::{layout, now_ms};
 use sandgate_proto::v1::EndCause;
@@ -109,7 +109,7 @@ impl Actor {
                     sandbox::end(&ended)
                 });
                 self.rest(last);
-                self.sandbox.state_message = format!("its monitor can't be started: {error}");
+                Arc::make_mut(&mut self.sandbox).state_message = format!("its monitor can't be started: {error}");
                 self.publish();
             }
         }

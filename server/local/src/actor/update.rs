@@ -25,7 +25,7 @@ impl Actor {
         let written = Self::blocking(move || written.write(&dir)).await;
         written.map_err(|error| failed("the sandbox's record can't be written", &error))?;
         self.record = record;
-        sandbox::apply_record(&mut self.sandbox, &self.record);
+        sandbox::apply_record(Arc::make_mut(&mut self.sandbox), &self.record);
         let told = if limits_change {
             self.tell_limits().await
         } else {

@@ -118,7 +118,7 @@ impl Shared {
         let mut actor = Actor::new(Arc::clone(self), slot, inbox, record);
         actor.live = Some(live);
         actor.range = range;
-        let sandbox = self.table.put(actor.sandbox.clone());
+        let sandbox = self.table.put(Arc::clone(&actor.sandbox));
         tokio::spawn(actor.run(Origin::New(asked)));
         Ok(Begun {
             sandbox,

@@ -190,7 +190,7 @@ impl Shared {
         let (slot, inbox) = Slot::new(name.clone(), record.uid.clone(), record.template.clone(), dir);
         self.slots().by_name.insert(name, Arc::clone(&slot));
         let mut actor = Actor::new(Arc::clone(self), slot, inbox, record);
-        actor.sandbox = sandbox::found(&actor.record, &status, started.as_ref(), &self.boot_id);
+        actor.sandbox = Arc::new(sandbox::found(&actor.record, &status, started.as_ref(), &self.boot_id));
         actor.started = started;
         actor.range = self.lease(actor.record.spec.uid_range);
         if status
@@ -200,7 +200,7 @@ impl Shared {
         {
             actor.believe(status.running);
         }
-        self.table.put(actor.sandbox.clone());
+        self.table.put(Arc::clone(&actor.sandbox));
         tokio::spawn(actor.run(Origin::Found));
     }
 
