@@ -67,9 +67,10 @@ async fn main() {
         "stdout" => streams::stdout,
         "transfer" => files::large,
         "read" => files::small,
+        // Before those that remove ten thousand files: ext4 then looks at each of them for every file that is made.
+        "create" => sandboxes::one,
         "tar" => files::tar,
         "grep" => files::grep,
-        "create" => sandboxes::one,
         "followers" => streams::followers,
         "stopped" => streams::stopped,
         "peers" => peer_cases::commands,
