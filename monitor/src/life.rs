@@ -183,11 +183,6 @@ impl Monitor {
         if self.leaving && self.pidfd.is_none() && !self.new {
             return Ok(Next::Leave);
         }
-        if ready.listener {
-            while let Ok((connection, _)) = self.listener.accept() {
-                self.meet(connection)?;
-            }
-        }
         for index in 0..self.speakers.len() {
             if ready.speakers.get(index) != Some(&true) {
                 continue;
@@ -196,6 +191,12 @@ impl Monitor {
                 if let next @ Next::Clear(_) = self.answer(index, request) {
                     return Ok(next);
                 }
+            }
+        }
+        // After them: who comes now is not told that something runs which a server that is gone has asked us to end.
+        if ready.listener {
+            while let Ok((connection, _)) = self.listener.accept() {
+                self.meet(connection)?;
             }
         }
         let birth_lost = self.new && (self.leaving || self.speakers.first().is_none_or(Speaker::is_gone));

@@ -184,7 +184,7 @@ impl Shared {
     /// Sees to it that a sandbox runs in the end. `None`: it is gone.
     async fn resume(&self, slot: &Slot) -> Option<Begun> {
         let state = || self.table.get(slot.name.as_str()).filter(|known| known.uid == slot.uid);
-        let news = *slot.news.borrow();
+        let news = *slot.news.subscribe().wait_for(News::is_known).await.ok()?;
         let sandbox = state().filter(|_| !news.leaving())?;
         let resumed = news.needs_start(sandbox.state());
         if resumed {

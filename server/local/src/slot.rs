@@ -60,6 +60,8 @@ pub(crate) struct News {
     stops: u32,
     deletes: u32,
     last: Word,
+    /// All that is known of it is what lies on disk: its monitor may be ending it for a server that is gone.
+    unheard: bool,
     /// It is no longer in the table, or will not be in a moment.
     leaving: bool,
     /// Its name is free.
@@ -204,6 +206,21 @@ impl News {
 
     pub(crate) fn delete_done(&mut self) {
         self.deletes = self.deletes.saturating_sub(1);
+    }
+
+    /// It was found on disk.
+    pub(crate) fn found(&mut self) {
+        self.unheard = true;
+    }
+
+    /// Its monitor has said how it is.
+    pub(crate) fn heard(&mut self) {
+        self.unheard = false;
+    }
+
+    /// Whether its monitor has said how it is, or nobody else ever looked after it.
+    pub(crate) fn is_known(&self) -> bool {
+        !self.unheard
     }
 
     pub(crate) fn leave(&mut self) {

@@ -24,7 +24,7 @@ use crate::{
     settings::{Settings, Template, TemplateRoot},
     shared::{Shared, unique},
     skeleton::{HostPathError, Skeleton},
-    slot::Slot,
+    slot::{News, Slot},
     store::{Contents, Found, Litter, Store, remove, unattended},
 };
 
@@ -188,6 +188,7 @@ impl Shared {
             started,
         } = found;
         let (slot, inbox) = Slot::new(name.clone(), record.uid.clone(), record.template.clone(), dir);
+        slot.tell(News::found);
         self.slots().by_name.insert(name, Arc::clone(&slot));
         let mut actor = Actor::new(Arc::clone(self), slot, inbox, record);
         actor.sandbox = Arc::new(sandbox::found(&actor.record, &status, started.as_ref(), &self.boot_id));
