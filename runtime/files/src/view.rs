@@ -105,16 +105,12 @@ impl View {
     /// # Errors
     /// `FileIsDirectory`, `FileNotRegular`, or what the kernel says.
     pub fn open_regular(&self, path: &PathArg) -> Result<(OwnedFd, Stat)> {
-        let open = |flags| {
-            self.root
-                .open(path.as_path(), flags, Mode::empty())
-                .map_err(|error| Error::io(error, path))
-        };
+        let failed = |error| Error::io(error, path);
         if !matches!(self.root.has_regular(path.as_path()), Ok(true)) {
-            must_be_regular(&stat(&open(OFlags::PATH)?, path)?, path)?;
+            let found = self.root.open(path.as_path(), OFlags::PATH, Mode::empty());
+            must_be_regular(&stat(&found.map_err(failed)?, path)?, path)?;
         }
-        let file = open(OFlags::RDONLY)?;
-        let stat = stat(&file, path)?;
+        let (file, stat) = self.root.open_to_read(path.as_path()).map_err(failed)?;
         must_be_regular(&stat, path)?;
         Ok((file, stat))
     }
