@@ -19,6 +19,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// `EX_USAGE` of sysexits.h: whoever started us must change flags, environment or file.
 const USAGE: u8 = 64;
+/// How often we look for memory that is not used any more, and how much of it does not matter.
+const LOOK_AT_MEMORY: Duration = Duration::from_secs(10);
+const SPARE_MEMORY: usize = 8 << 20;
 /// What may go on in threads after the last call has ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -99,6 +102,7 @@ fn run(config: &Config) -> Result<(), Failure> {
     raise_descriptor_limit();
     let workers = workers();
     sandgate_sys::share_heaps(workers);
+    give_memory_back()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers)
         .enable_all()
@@ -107,6 +111,20 @@ fn run(config: &Config) -> Result<(), Failure> {
     // A thread that is stuck in a file system must not keep us.
     runtime.shutdown_timeout(LAST_WORDS);
     outcome
+}
+
+/// Looks after memory that nobody uses. A hundred followers of one command take 150 MiB, which would stay.
+fn give_memory_back() -> io::Result<()> {
+    let look = || {
+        loop {
+            std::thread::sleep(LOOK_AT_MEMORY);
+            if let Err(error) = sandgate_sys::give_back_memory(SPARE_MEMORY) {
+                tracing::debug!(%error, "memory can't be looked after");
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("memory".to_owned());
+    thread.spawn(look).map(drop)
 }
 
 /// Half of the processors. The others are for what runs in sandboxes; and each further thread makes every message wait for

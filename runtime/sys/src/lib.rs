@@ -37,7 +37,7 @@ pub use self::{
         exec_descriptor, leave_session_keyring, loopback_up, termination_signals, unshare_cgroup,
     },
     keeper::Keeper,
-    limits::{raise_descriptor_limit, share_heaps, survive_file_size_limit},
+    limits::{give_back_memory, raise_descriptor_limit, share_heaps, survive_file_size_limit},
     parked::Parked,
     read::read_into,
     signal::send_signal,

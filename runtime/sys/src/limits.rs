@@ -35,3 +35,61 @@ pub fn share_heaps(most: usize) {
     #[cfg(not(target_env = "gnu"))]
     let _ = most;
 }
+
+/// Gives memory back that the heaps hold and nobody uses, if that is more than `spare` bytes. By itself glibc gives back only
+/// what lies behind the last piece in use, so that one piece of a busy hour keeps all of it. Whoever allocates meanwhile
+/// waits for a few milliseconds. Other libraries do it themselves.
+///
+/// # Errors
+/// When the kernel does not say how much we have.
+pub fn give_back_memory(spare: usize) -> std::io::Result<()> {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: only looks.
+        let heaps = unsafe { libc::mallinfo2() };
+        // Not what is free, of which much may have been given back before.
+        if resident()?.saturating_sub(heaps.uordblks + heaps.hblkhd) > spare {
+            // SAFETY: takes from what is free alone.
+            unsafe { libc::malloc_trim(spare) };
+        }
+    }
+    #[cfg(not(target_env = "gnu"))]
+    let _ = spare;
+    Ok(())
+}
+
+/// Bytes of memory that are ours alone.
+#[cfg(target_env = "gnu")]
+fn resident() -> std::io::Result<usize> {
+    let statm = std::fs::read_to_string("/proc/self/statm")?;
+    let mut pages = statm
+        .split(' ')
+        .skip(1)
+        .map_while(|number| number.parse::<usize>().ok());
+    let (all, shared) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
+    Ok(all.saturating_sub(shared) * rustix::param::page_size())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_env = "gnu")]
+    fn memory_between_pieces_in_use_is_given_back() {
+        let piece = || vec![1_u8; 50_000];
+        let mut pieces: Vec<_> = (0..4_000).map(|_| piece()).collect();
+        let mut number = 0;
+        pieces.retain(|_| {
+            number += 1;
+            number % 100 == 0
+        });
+        let before = resident().unwrap();
+        give_back_memory(usize::MAX).unwrap();
+        assert!(resident().unwrap() + (20 << 20) > before, "there was room to spare");
+        give_back_memory(16 << 20).unwrap();
+        let after = resident().unwrap();
+        assert!(after + (150 << 20) < before, "{before} and then {after}");
+        assert_eq!(pieces.len(), 40);
+    }
+}

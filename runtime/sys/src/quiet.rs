@@ -169,7 +169,8 @@ mod tests {
     #[tokio::test]
     async fn who_writes_to_nobody_is_told() {
         let (mut one, other) = pair();
-        drop(other);
+        // Shut, not only dropped: a child that another test has just made holds a copy of it until exec.
+        shutdown(other.socket.get_ref(), Shutdown::Both).unwrap();
         assert_eq!(one.write(b"x").await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         let mut full = pair();
         let filling = async {
@@ -179,7 +180,7 @@ mod tests {
         };
         let leaving = async {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            drop(full.1);
+            shutdown(full.1.socket.get_ref(), Shutdown::Both).unwrap();
             std::future::pending::<()>().await;
         };
         let end: io::Result<()> = tokio::select! { end = filling => end, () = leaving => unreachable!() };
