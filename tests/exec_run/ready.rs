@@ -62,7 +62,7 @@ async fn it_becomes_the_next_command() {
         }],
         stderr: StderrMode::Merged.into(),
         ..shell(
-            "pwd; umask; echo $A; echo error >&2; ls /proc/self/fd | tr '\\n' ' '; cat; cat /proc/self/oom_score_adj",
+            "pwd; umask; echo $A; echo error >&2; ls /proc/self/fd | tr '\\n' ' '; cat; sleep 0.1; cat /proc/self/oom_score_adj",
         )
     };
     assert_eq!(stdout(&mut client, spec).await, "/usr\n0027\nb\nerror\n0 1 2 3 500\n");
@@ -70,6 +70,22 @@ async fn it_becomes_the_next_command() {
     waiting_child(&runtime, &mut client).await;
     let answer = run(&mut client, argv(&["no-such-program"])).await;
     assert_eq!(answer.exec.unwrap().start_failure.unwrap().reason(), Reason::NotFound);
+}
+
+/// It is looked at a moment after it has begun, when it may have children, and may have left them.
+#[tokio::test]
+async fn its_children_die_before_the_runtime() {
+    let runtime = Runtime::with_cgroups(true).await;
+    let mut client = runtime.connect().await;
+    let slow = "(sleep 0.1; cat /proc/self/oom_score_adj)";
+    for (script, scores) in [
+        (format!("{slow} & {slow} & wait"), "500\n500\n"),
+        (format!("{slow} > left & exit"), ""),
+        ("sleep 0.2; cat left; rm left".into(), "500\n"),
+    ] {
+        waiting_child(&runtime, &mut client).await;
+        assert_eq!(stdout(&mut client, shell(&script)).await, scores, "{script}");
+    }
 }
 
 #[tokio::test]

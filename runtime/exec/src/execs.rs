@@ -22,7 +22,7 @@ use crate::{
     exec::Exec,
     id::{Digest, check_id, digest},
     journal::Journal,
-    launch::Launcher,
+    launch::{Awaits, Launcher},
     settings::Settings,
     spec::{Env, Fingerprint, Spec, command_line, fingerprint},
     task,
@@ -98,7 +98,7 @@ impl Execs {
     /// # Errors
     /// `EXEC_ALREADY_EXISTS`, `EXEC_EXPIRED`, `LIMIT_REACHED`, `INVALID_ARGUMENT`, `DISK_FULL`.
     pub async fn start(&self, id: &str, spec: ExecSpec) -> Result<(Arc<Exec>, bool), Refusal> {
-        let (exec, started, ()) = self.start_attached(id, spec, |_| ()).await?;
+        let (exec, started, ()) = self.start_attached(id, spec, Awaits::Start, |_| ()).await?;
         Ok((exec, started))
     }
 
@@ -110,6 +110,7 @@ impl Execs {
         &self,
         id: &str,
         spec: ExecSpec,
+        awaits: Awaits,
         attach: impl FnOnce(&Arc<Exec>) -> T,
     ) -> Result<(Arc<Exec>, bool, T), Refusal> {
         check_id("exec_id", id)?;
@@ -134,7 +135,11 @@ impl Execs {
         let attached = attach(&exec);
         // In a task of its own: a caller that goes away must not leave it half started.
         let (execs, starting) = (self.clone(), exec.clone());
-        let begun = task::spawn("start", id, async move { execs.begin(&starting, *spec, slot).await });
+        let begun = task::spawn(
+            "start",
+            id,
+            async move { execs.begin(&starting, *spec, slot, awaits).await },
+        );
         match begun.await {
             Ok(Ok(())) => Ok((exec, true, attached)),
             Ok(Err(refusal)) => Err(refusal),

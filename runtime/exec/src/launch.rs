@@ -24,7 +24,7 @@ use rustix::{
 };
 use sandgate_files::User;
 use sandgate_proto::runtime::v1::{StartFailure, start_failure::Reason};
-use sandgate_sys::{Begun, Command, Credentials, Keeper, SpawnError, Stage, Stdio};
+use sandgate_sys::{Begun, Command, Credentials, Keeper, SpawnError, Stage, Stdio, Watched};
 
 use crate::{
     children::{Awaited, Children},
@@ -48,8 +48,19 @@ pub(crate) struct Launched {
 pub(crate) enum Leader {
     /// Our own child.
     Direct(OwnedFd, Awaited),
+    /// The same, which was waited for until its end or for a while.
+    Watched(Watched, Awaited),
     /// A keeper's child.
     Kept(Keeper, Awaited),
+}
+
+/// What a caller waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaits {
+    /// The program's start, or that it could not be started.
+    Start,
+    /// Its end. It need not be told when it begins.
+    End,
 }
 
 /// What outlives one launch.
@@ -75,6 +86,9 @@ const MAX_ARGUMENT: usize = 128 * 1024 - 1;
 const SCRIPT_PRELUDE: &[u8] = b"exec 3<&-;";
 const SHELL: &CStr = c"/bin/sh";
 const OOM_SCORE_ADJ: i32 = 500;
+/// Many programs end within this time. Until then nobody who waits for the end alone looks at what they do: on the same
+/// processor that would be at their cost. What they write meanwhile waits in the pipe.
+const QUIET: Duration = Duration::from_millis(2);
 const BUSY_TRIES: usize = 10;
 const BUSY_WAIT: Duration = Duration::from_millis(5);
 /// The sandbox may have something else at /dev/null, which must not hold us up.
@@ -115,6 +129,7 @@ impl Launcher {
         &self,
         spec: &Spec,
         env: &[(Vec<u8>, Vec<u8>)],
+        awaits: Awaits,
     ) -> Option<Result<Launched, StartFailure>> {
         // To find a user is to read files; a long script is written to one.
         let long = matches!(&spec.program, Program::Shell(script) if script.len() > MAX_ARGUMENT);
@@ -123,7 +138,7 @@ impl Launcher {
         }
         let user = self.user("").ok()?;
         let home = self.homes.known(&user)?;
-        if let Some(launched) = self.launch_ready(spec, env, &user, &home).await {
+        if let Some(launched) = self.launch_ready(spec, env, &user, &home, awaits).await {
             return Some(launched);
         }
         self.dismiss().await;
@@ -144,7 +159,7 @@ impl Launcher {
                 Err(error) => return Some(Err(explained(error, command).await)),
             }
         };
-        launched(child, awaited, group, ends, begun, command).await
+        launched(child, awaited, group, ends, begun, command, Awaits::Start).await
     }
 
     fn prepare(
@@ -323,11 +338,22 @@ pub(crate) async fn launched(
     ends: Ends,
     begun: Instant,
     command: Command,
+    awaits: Awaits,
 ) -> Option<Result<Launched, StartFailure>> {
-    Some(match child.finished().await {
-        Ok(child) => Ok(Launched {
-            pid: child.pid,
-            leader: Leader::Direct(child.pidfd, awaited),
+    let pid = child.pid;
+    let leader = match awaits {
+        Awaits::Start => child.finished().await.map(|child| Leader::Direct(child.pidfd, awaited)),
+        Awaits::End => child.finished_quietly(QUIET).await.map(|child| {
+            if !child.is_ended || group.populated() {
+                group.set_oom_scores(OOM_SCORE_ADJ);
+            }
+            Leader::Watched(child, awaited)
+        }),
+    };
+    Some(match leader {
+        Ok(leader) => Ok(Launched {
+            pid,
+            leader,
             tree: Tree::Group(group),
             ends,
             begun,

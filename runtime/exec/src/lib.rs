@@ -29,6 +29,7 @@ pub use self::{
     execs::Execs,
     follow::Events,
     id::{Digest, check_id, digest},
+    launch::Awaits,
     settings::{CgroupRoots, Settings},
     spec::{Env, Fingerprint, check_env, command_line, fingerprint, pty_size, span},
 };

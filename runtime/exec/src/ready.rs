@@ -18,7 +18,7 @@ use sandgate_sys::{Command, Parked, Stdio};
 
 use crate::{
     children::Awaited,
-    launch::{Ends, Launched, Launcher, credentials, launched},
+    launch::{Awaits, Ends, Launched, Launcher, credentials, launched},
     spec::Spec,
     tree::{ExecGroup, Roots},
 };
@@ -161,6 +161,7 @@ impl Launcher {
         env: &[(Vec<u8>, Vec<u8>)],
         user: &User,
         home: &str,
+        awaits: Awaits,
     ) -> Option<Result<Launched, StartFailure>> {
         if spec.stdin || spec.pty.is_some() {
             return None;
@@ -186,6 +187,6 @@ impl Launcher {
             terminal: None,
         };
         let begun = Instant::now();
-        launched(child.go(&command), awaited, group, ends, begun, command).await
+        launched(child.go(&command), awaited, group, ends, begun, command, awaits).await
     }
 }

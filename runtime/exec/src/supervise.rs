@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd as _, OwnedFd},
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -28,11 +28,20 @@ use crate::{
 /// Reads what one stream of a program writes.
 struct Reader {
     stream: Stream,
-    end: Option<AsyncFd<OwnedFd>>,
+    end: End,
     buffer: BytesMut,
     /// Whether its pipe may be made larger.
     may_widen: bool,
     wide: Option<Wide>,
+}
+
+/// Our end of a stream.
+enum End {
+    /// It can be read, but not waited for yet.
+    Open(OwnedFd),
+    Watched(AsyncFd<OwnedFd>),
+    /// There is no more.
+    Closed,
 }
 
 /// The right to a larger pipe. The kernel counts the pages of all pipes of a user, and makes all later ones tiny when there
@@ -103,8 +112,10 @@ impl Supervisor {
         count: Count,
         keep: Keep,
     ) -> io::Result<Self> {
+        let is_ended = matches!(&leader, Leader::Watched(program, _) if program.is_ended);
         let watch = match leader {
             Leader::Direct(pidfd, awaited) => Watch::Direct(readiness(pidfd)?, Some(awaited)),
+            Leader::Watched(program, awaited) => Watch::Direct(program.pidfd, Some(awaited)),
             Leader::Kept(keeper, awaited) => {
                 let reports = readiness(keeper.reports().try_clone_to_owned()?)?;
                 Watch::Kept(reports, readiness(keeper.pidfd.try_clone()?)?, keeper, awaited)
@@ -114,15 +125,15 @@ impl Supervisor {
         // far a file may be behind.
         let may_widen = keep.save_lag.is_none() && keep.retain_bytes >= 4 * WIDE_PIPE as u64;
         let readers = [
-            Reader::new(Stream::Stdout, Some(stdout), may_widen)?,
-            Reader::new(Stream::Stderr, stderr, may_widen)?,
+            Reader::new(Stream::Stdout, Some(stdout), may_widen),
+            Reader::new(Stream::Stderr, stderr, may_widen),
         ];
         let terminal = exec.live.get().is_some_and(|live| live.terminal.is_some());
         let saving = keep.save_lag.map(|lag| Saving {
             status: exec.status.subscribe(),
             lag,
         });
-        let pump = Pump {
+        let mut pump = Pump {
             log: exec.log.clone(),
             readers,
             count,
@@ -130,6 +141,10 @@ impl Supervisor {
             saving,
             turns: 0,
         };
+        // What has ended has mostly written all there is.
+        if !is_ended {
+            pump.watch()?;
+        }
         Ok(Self {
             exec,
             pump,
@@ -154,6 +169,15 @@ impl Supervisor {
         tokio::task::yield_now().await;
         let output = async {
             if !is_ended {
+                if let Err(error) = pump.watch() {
+                    // Nobody could read what is written from now on, so nobody may write.
+                    tracing::error!(exec = exec.id, %error, "the output of what a command left behind can't be followed");
+                    if let Some(live) = exec.live.get() {
+                        let _ = live.tree.kill().await;
+                    }
+                    pump.drain();
+                    pump.close();
+                }
                 while !pump.at_end() {
                     pump.step().await;
                 }
@@ -179,6 +203,7 @@ impl Supervisor {
     async fn until_exit(&mut self) {
         let exit = loop {
             tokio::select! {
+                biased;
                 exit = self.watch.exited() => break exit,
                 // Dropped while it waits for room, it loses nothing: what was read is in the log.
                 () = self.pump.step() => {}
@@ -227,7 +252,16 @@ impl Supervisor {
 
 impl Pump {
     fn at_end(&self) -> bool {
-        self.readers.iter().all(|reader| reader.end.is_none())
+        self.readers.iter().all(|reader| matches!(reader.end, End::Closed))
+    }
+
+    /// Sees to it that output can be waited for.
+    fn watch(&mut self) -> io::Result<()> {
+        self.readers.iter_mut().try_for_each(Reader::watch)
+    }
+
+    fn close(&mut self) {
+        self.readers.iter_mut().for_each(|reader| reader.end = End::Closed);
     }
 
     /// Waits for output and takes it. What was read is in the log at once; then it may wait for room.
@@ -298,8 +332,8 @@ impl Pump {
     }
 
     fn waiting_now(&self, index: usize) -> usize {
-        let end = self.readers[index].end.as_ref();
-        let waiting = end.and_then(|end| rustix::io::ioctl_fionread(end.get_ref()).ok());
+        let end = self.readers[index].end.descriptor();
+        let waiting = end.and_then(|end| rustix::io::ioctl_fionread(end).ok());
         waiting.and_then(|waiting| usize::try_from(waiting).ok()).unwrap_or(0)
     }
 }
@@ -331,44 +365,54 @@ async fn keeper_end(ended: &AsyncFd<OwnedFd>, keeper: Keeper, awaited: Awaited, 
 // === impl Reader ===
 
 impl Reader {
-    fn new(stream: Stream, end: Option<OwnedFd>, may_widen: bool) -> io::Result<Self> {
-        Ok(Self {
+    fn new(stream: Stream, end: Option<OwnedFd>, may_widen: bool) -> Self {
+        Self {
             stream,
-            end: end.map(readiness).transpose()?,
+            end: end.map_or(End::Closed, End::Open),
             buffer: BytesMut::new(),
             may_widen,
             wide: None,
-        })
+        }
+    }
+
+    fn watch(&mut self) -> io::Result<()> {
+        self.end = match std::mem::replace(&mut self.end, End::Closed) {
+            End::Open(end) => End::Watched(readiness(end)?),
+            end => end,
+        };
+        Ok(())
     }
 
     /// Waits until there is something to read. Never, once the stream is at its end.
     async fn ready(&self) {
         match &self.end {
-            Some(end) => {
+            End::Watched(end) => {
                 // An error shows again when it is read.
                 let _ = end.readable().await.map(|mut guard| guard.retain_ready());
             }
-            None => std::future::pending().await,
+            End::Open(_) | End::Closed => std::future::pending().await,
         }
     }
 
     fn take(&mut self, most: usize) -> Option<Bytes> {
-        let end = self.end.as_ref()?;
+        let end = self.end.descriptor()?;
         if self.buffer.capacity() < most.min(CHUNK / 4) {
             self.buffer.reserve(CHUNK);
         }
-        match read_into(end.get_ref(), &mut self.buffer, most) {
+        match read_into(end, &mut self.buffer, most) {
             Err(Errno::AGAIN) => {
                 // Says that it is not ready: the next wait is a real one. No news can come in between, because they come
                 // through this very thread.
-                if let Some(Ok(mut guard)) = now(end.readable()) {
+                if let End::Watched(end) = &self.end
+                    && let Some(Ok(mut guard)) = now(end.readable())
+                {
                     guard.clear_ready();
                 }
                 None
             }
             // EIO is how a terminal says that its last user is gone.
             Ok(0) | Err(_) => {
-                self.end = None;
+                self.end = End::Closed;
                 self.wide = None;
                 self.buffer = BytesMut::new();
                 None
@@ -379,11 +423,23 @@ impl Reader {
                 if count == CHUNK && std::mem::take(&mut self.may_widen) {
                     self.wide = Wide::claim();
                     if self.wide.is_some() {
-                        let _ = rustix::pipe::fcntl_setpipe_size(end.get_ref(), WIDE_PIPE);
+                        let _ = rustix::pipe::fcntl_setpipe_size(end, WIDE_PIPE);
                     }
                 }
                 Some(self.buffer.split().freeze())
             }
+        }
+    }
+}
+
+// === impl End ===
+
+impl End {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Open(end) => Some(end.as_fd()),
+            Self::Watched(end) => Some(end.get_ref().as_fd()),
+            Self::Closed => None,
         }
     }
 }

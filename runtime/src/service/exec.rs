@@ -7,7 +7,7 @@ use futures_util::{
     stream::{SelectAll, unfold},
 };
 use sandgate_errors::Refusal;
-use sandgate_exec::{Budget, Caller, Events, Exec, span, task};
+use sandgate_exec::{Awaits, Budget, Caller, Events, Exec, span, task};
 use sandgate_proto::runtime::v1::{self as proto, Heartbeat, exec_event::Event};
 use tonic::Status;
 
@@ -119,7 +119,10 @@ pub(super) async fn run(service: &Service, request: proto::RunRequest) -> Result
         kill: kill.then_some(grace),
         number: exec.calls(),
     };
-    let (exec, _, mut waiting) = service.execs.start_attached(&request.exec_id, spec, attach).await?;
+    let started = service
+        .execs
+        .start_attached(&request.exec_id, spec, Awaits::End, attach);
+    let (exec, _, mut waiting) = started.await?;
     let _ = tokio::time::timeout(wait, exec.exited()).await;
     let (stdout, stderr) = exec.output(budget).await;
     waiting.kill = None;

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use sandgate_errors::Refusal;
-use sandgate_exec::{Events, Exec, task};
+use sandgate_exec::{Awaits, Events, Exec, task};
 use sandgate_proto::{
     runtime::v1::{
         self as proto, Heartbeat, StdinWrite, exec_event::Event, exec_request::Request, exec_response::Response,
@@ -62,7 +62,10 @@ pub(super) async fn exec(
             service.identity.expect(&start.expected_incarnation)?;
             let attach = |exec: &Arc<Exec>| Events::new(exec.clone(), start.from.as_ref(), true);
             let spec = start.spec.unwrap_or_default();
-            let (exec, _, events) = service.execs.start_attached(&start.exec_id, spec, attach).await?;
+            let (exec, _, events) = service
+                .execs
+                .start_attached(&start.exec_id, spec, Awaits::Start, attach)
+                .await?;
             (exec, events, start.writer)
         }
         Some(Request::Attach(attach)) => {

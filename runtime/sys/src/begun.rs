@@ -111,17 +111,30 @@ impl Begun {
             oom_score_adj,
             ..
         } = self;
-        let Memory { plan, stack } = *ManuallyDrop::into_inner(memory);
-        stack.spare();
-        plan.outcome(pid)?;
+        // SAFETY: the caller's promise.
+        unsafe { outcome(pid, memory) }?;
         if let Some(score) = oom_score_adj {
-            // Best effort: it may have ended, and a sandbox without /proc still runs commands.
-            let path = format!("/proc/{}/oom_score_adj", pid.as_raw_nonzero());
-            let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
-            let _ = file.and_then(|file| write(file, score.to_string().as_bytes()));
+            set_oom_score(pid, score);
         }
         Ok(Spawned { pid, pidfd })
     }
+}
+
+/// Whether a child is the program. What it ran on is freed.
+///
+/// # Safety
+/// It has left our memory.
+pub(crate) unsafe fn outcome(pid: Pid, memory: ManuallyDrop<Box<Memory>>) -> Result<(), SpawnError> {
+    let Memory { plan, stack } = *ManuallyDrop::into_inner(memory);
+    stack.spare();
+    plan.outcome(pid)
+}
+
+/// Sets a process's `oom_score_adj`. Best effort: it may have ended, and a sandbox without /proc still runs commands.
+pub fn set_oom_score(pid: Pid, score: i32) {
+    let path = format!("/proc/{}/oom_score_adj", pid.as_raw_nonzero());
+    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+    let _ = file.and_then(|file| write(file, score.to_string().as_bytes()));
 }
 
 impl std::fmt::Debug for Memory {

@@ -27,7 +27,7 @@ mod wait;
 mod tests;
 
 pub use self::{
-    begun::Begun,
+    begun::{Begun, set_oom_score},
     child::hold_until_exec,
     clone3::{CLONE3_KEY, Clone3Key, use_clone3_key},
     counters::Counters,
@@ -47,5 +47,5 @@ pub use self::{
 #[cfg(feature = "tokio")]
 pub use self::{
     quiet::QuietStream,
-    ready::{priority, readiness},
+    ready::{Watched, priority, readiness},
 };

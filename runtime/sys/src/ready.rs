@@ -2,15 +2,36 @@
 //!
 //! tokio asks for a promise that a descriptor does not change while it is registered. An `OwnedFd` keeps it.
 
-use std::{io, os::fd::OwnedFd};
+use std::{
+    io,
+    os::fd::{AsFd as _, OwnedFd},
+    time::Duration,
+};
 
-use rustix::process::{Signal, WaitOptions, pidfd_send_signal, waitpid};
-use tokio::io::{Interest, unix::AsyncFd};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, Signal, WaitOptions, kill_process, waitpid},
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    time,
+};
 
 use crate::{
-    begun::Begun,
+    begun::{Begun, outcome},
     spawn::{SpawnError, Spawned},
 };
+
+/// A program that was started, and is watched.
+#[derive(Debug)]
+pub struct Watched {
+    /// Its process id.
+    pub pid: Pid,
+    /// Ready to be read when it has ended.
+    pub pidfd: AsyncFd<OwnedFd>,
+    /// It has.
+    pub is_ended: bool,
+}
 
 /// A descriptor whose readiness to be read or written can be awaited.
 ///
@@ -46,18 +67,53 @@ impl Begun {
                 self.report = report;
                 self.wait()
             }
-            // Nobody would look after it.
-            Err(error) => {
-                let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
-                let _ = waitpid(Some(self.pid), WaitOptions::empty());
-                Err(SpawnError::clone(error))
-            }
+            Err(error) => Err(given_up(self.pid, error)),
         }
     }
+
+    /// The same for those who would rather not be woken when the program begins: where the two share a processor, that is at
+    /// the program's cost. It is looked at when it has ended, or after `pause`. Its `oom_score_adj` is left to the caller:
+    /// it may have children by then.
+    ///
+    /// # Errors
+    /// As `wait`.
+    pub async fn finished_quietly(self, pause: Duration) -> Result<Watched, SpawnError> {
+        let Self {
+            pid,
+            pidfd,
+            report,
+            memory,
+            ..
+        } = self;
+        let pidfd = readiness(pidfd).map_err(|error| given_up(pid, error))?;
+        let ended = async { pidfd.readable().await.map(|mut guard| guard.retain_ready()) };
+        let is_ended = matches!(time::timeout(pause, ended).await, Ok(Ok(())));
+        // Another child that is on its way may hold the report a moment longer than ours.
+        if !is_closed(&report) {
+            at_end(report).await.map_err(|error| given_up(pid, error))?;
+        }
+        // SAFETY: the report is at its end, so the child does not hold it any more.
+        unsafe { outcome(pid, memory) }?;
+        Ok(Watched { pid, pidfd, is_ended })
+    }
+}
+
+/// Ends a child that nobody could look after.
+fn given_up(pid: Pid, error: io::Error) -> SpawnError {
+    let _ = kill_process(pid, Signal::KILL);
+    let _ = waitpid(Some(pid), WaitOptions::empty());
+    SpawnError::clone(error)
 }
 
 async fn at_end(report: OwnedFd) -> io::Result<OwnedFd> {
     let report = readiness(report)?;
     report.readable().await?.retain_ready();
     Ok(report.into_inner())
+}
+
+/// Whether nobody holds the other end of a pipe.
+fn is_closed(pipe: &OwnedFd) -> bool {
+    let mut pipe = [PollFd::from_borrowed_fd(pipe.as_fd(), PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut pipe, Some(&now)).is_ok() && pipe[0].revents().contains(PollFlags::HUP)
 }

@@ -15,7 +15,7 @@ use super::{Execs, HEAD_BYTES, Inserted, STARTS_AT_ONCE};
 use crate::{
     exec::{Exec, Live, Phase, Saved, Status, Terminal},
     journal::Entry,
-    launch::{Ends, Launched},
+    launch::{Awaits, Ends, Launched},
     save,
     spec::{Fingerprint, Spec},
     stdin::Stdin,
@@ -80,7 +80,7 @@ impl Execs {
     }
 
     /// Writes the start down and starts the program.
-    pub(super) async fn begin(&self, exec: &Arc<Exec>, spec: Spec, slot: usize) -> Result<(), Refusal> {
+    pub(super) async fn begin(&self, exec: &Arc<Exec>, spec: Spec, slot: usize, awaits: Awaits) -> Result<(), Refusal> {
         let _turn = self.0.starts.acquire().await;
         let (env, stopping) = {
             let table = self.table();
@@ -100,7 +100,7 @@ impl Execs {
             reason: 0,
             message: error,
         };
-        let (launched, spec) = match self.0.launcher.launch_at_once(&spec, &env).await {
+        let (launched, spec) = match self.0.launcher.launch_at_once(&spec, &env, awaits).await {
             Some(launched) => (launched, spec),
             None => {
                 self.0.launcher.dismiss().await;
@@ -220,6 +220,8 @@ impl Execs {
     fn make_ready(&self) {
         let is_quiet = *self.0.alive.borrow() == 0 && self.0.starts.available_permits() == STARTS_AT_ONCE;
         if is_quiet && !self.table().stopping {
+            // Whoever was told of the end may have been woken on this very processor, and goes first.
+            rustix::thread::sched_yield();
             self.0.launcher.make_ready();
         }
     }

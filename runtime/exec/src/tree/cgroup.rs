@@ -4,6 +4,7 @@
 //! for the next ones, and removed when the sandbox has been quiet for a while.
 
 use std::{
+    collections::HashSet,
     fs::{self, File},
     io,
     os::fd::OwnedFd,
@@ -15,6 +16,7 @@ use std::{
 };
 
 use rustix::process::Pid;
+use sandgate_sys::set_oom_score;
 use tokio::io::Interest;
 
 use crate::settings::CgroupRoots;
@@ -70,6 +72,8 @@ struct Groups {
 const PREFIX: &str = "exec-";
 /// More than this many are not kept.
 const MOST_IDLE: usize = 64;
+/// Who forks faster than we can look is left to the limits.
+const OOM_ROUNDS: usize = 10;
 
 // === impl Roots ===
 
@@ -240,6 +244,20 @@ impl ExecGroup {
             .lines()
             .filter_map(|line| Pid::from_raw(line.parse().ok()?))
             .collect())
+    }
+
+    /// Makes all that are in it rather die than the runtime when memory runs out. Whoever is forked behind that has it from
+    /// its parent; whoever was forked meanwhile is found by looking again.
+    pub(crate) fn set_oom_scores(&self, score: i32) {
+        let mut seen = HashSet::new();
+        for _ in 0..OOM_ROUNDS {
+            let processes = self.processes().unwrap_or_default();
+            let new: Vec<_> = processes.into_iter().filter(|pid| seen.insert(*pid)).collect();
+            if new.is_empty() {
+                return;
+            }
+            new.into_iter().for_each(|pid| set_oom_score(pid, score));
+        }
     }
 
     pub(crate) fn populated(&self) -> bool {
