@@ -37,16 +37,14 @@ impl Floor {
     pub(crate) async fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("floor");
-        let program = std::env::current_exe().unwrap();
-        let server = Command::new(&program).arg("floor-server").arg(&socket).spawn().unwrap();
+        let server = role(&dir, "floor-server").arg(&socket).spawn().unwrap();
         let one_hop = loop {
             match connect_to(socket.clone()).await {
                 Some(client) => break client,
                 None => tokio::time::sleep(Duration::from_millis(5)).await,
             }
         };
-        let mut proxy = Command::new(&program)
-            .arg("floor-proxy")
+        let mut proxy = role(&dir, "floor-proxy")
             .arg(&socket)
             .stdout(Stdio::piped())
             .spawn()
@@ -72,6 +70,17 @@ impl Floor {
             one_hop,
         }
     }
+}
+
+/// This program in a role, as a file of its own. Client, proxy and server are different programs wherever there are two hops;
+/// run from one file they would share the memory of their code, and each find in the processor's caches what the one before
+/// it has just run.
+fn role(dir: &TempDir, name: &str) -> Command {
+    let program = dir.path().join(name);
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut command = Command::new(program);
+    command.arg(name);
+    command
 }
 
 impl Drop for Floor {

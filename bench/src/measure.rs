@@ -4,7 +4,12 @@
 //! quotient of theirs says something where a time of one says nothing. How far to trust it is told by resampling: what the
 //! quotient would have been, had some rounds been seen twice and others not at all.
 
-use std::{collections::BTreeMap, fmt, pin::Pin, time::Instant};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    pin::Pin,
+    time::{Duration, Instant},
+};
 
 use serde::Serialize;
 
@@ -16,11 +21,20 @@ pub struct Entrant<'a> {
 
 type Work<'a> = Pin<Box<dyn Future<Output = f64> + 'a>>;
 
-/// What each entrant's work cost, round by round.
+/// What each entrant's work cost, round by round; as often in each round.
 #[derive(Debug, Clone)]
 pub struct Samples {
     seconds: BTreeMap<&'static str, Vec<f64>>,
     rounds: usize,
+}
+
+/// What it cost where each worked several times in a row when its turn came.
+#[derive(Debug, Clone)]
+pub struct Rows {
+    /// All of it.
+    pub all: Samples,
+    /// The first of each row, which finds the processor's caches full of what the others did.
+    pub first: Samples,
 }
 
 /// Samples, or one resampling of them, from which a figure is taken.
@@ -67,6 +81,20 @@ impl<'a> Entrant<'a> {
             work: Box::new(move || Box::pin(work())),
         }
     }
+
+    /// The same, with a pause behind each time, for what it leaves to the kernel to clear up: not at the cost of who comes next.
+    #[must_use]
+    pub fn settling(self, pause: Duration) -> Self {
+        let Self { name, work } = self;
+        Self::telling(name, move || {
+            let work = work();
+            async move {
+                let cost = work.await;
+                tokio::time::sleep(pause).await;
+                cost
+            }
+        })
+    }
 }
 
 impl fmt::Debug for Entrant<'_> {
@@ -75,26 +103,49 @@ impl fmt::Debug for Entrant<'_> {
     }
 }
 
-/// Lets each work once per round, each as often at the front as the others.
+/// Lets each work once per round, in an order that is another one each time: whoever always came behind the same one would
+/// always find what that one left, be it warm caches or work that is not done yet.
 pub async fn take_turns(rounds: usize, entrants: &[Entrant<'_>]) -> Samples {
+    take_rows(rounds, 1, entrants).await.all
+}
+
+/// The same with `length` times in a row for each. What is short takes longer by itself than again: where a dozen programs
+/// take turns on one machine, each evicts the others from its caches, which tells more of the company than of the work.
+pub async fn take_rows(rounds: usize, length: usize, entrants: &[Entrant<'_>]) -> Rows {
     // The first time is paid for by what it finds cold.
     for entrant in entrants {
         (entrant.work)().await;
     }
-    let mut seconds: BTreeMap<_, Vec<f64>> = BTreeMap::new();
-    for round in 0..rounds {
-        for turn in 0..entrants.len() {
-            let entrant = &entrants[(round + turn) % entrants.len()];
-            let cost = (entrant.work)().await;
-            seconds.entry(entrant.name).or_default().push(cost);
+    let (mut all, mut first) = (Samples::of(rounds), Samples::of(rounds));
+    let mut order: Vec<_> = entrants.iter().collect();
+    let mut random = Random(1);
+    for _ in 0..rounds {
+        random.shuffle(&mut order);
+        for entrant in &order {
+            for place in 0..length {
+                let cost = (entrant.work)().await;
+                all.note(entrant.name, cost);
+                if place == 0 {
+                    first.note(entrant.name, cost);
+                }
+            }
         }
     }
-    Samples { seconds, rounds }
+    Rows { all, first }
 }
 
 // === impl Samples ===
 
 impl Samples {
+    fn of(rounds: usize) -> Self {
+        let seconds = BTreeMap::new();
+        Self { seconds, rounds }
+    }
+
+    fn note(&mut self, name: &'static str, cost: f64) {
+        self.seconds.entry(name).or_default().push(cost);
+    }
+
     /// A figure of these samples.
     pub fn estimate(&self, figure: impl Fn(&Costs) -> f64) -> Estimate {
         estimate(&[self], |costs| figure(&costs[0]))
@@ -118,7 +169,11 @@ impl Samples {
     fn resampled(&self, random: &mut Random) -> Costs {
         let picks: Vec<usize> = (0..self.rounds).map(|_| random.below(self.rounds)).collect();
         // The same rounds of all of them: what they met together stays together.
-        let pick = |all: &Vec<f64>| picks.iter().map(|&round| all[round]).collect();
+        let pick = |all: &Vec<f64>| {
+            let each = all.len() / self.rounds;
+            let of_round = |&round: &usize| &all[round * each..][..each];
+            picks.iter().flat_map(of_round).copied().collect()
+        };
         Costs::sorted(self.seconds.iter().map(|(&name, all)| (name, pick(all))).collect())
     }
 }
@@ -189,6 +244,12 @@ impl Random {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (self.0 >> 33) as usize % bound
     }
+
+    fn shuffle<T>(&mut self, all: &mut [T]) {
+        for last in (1..all.len()).rev() {
+            all.swap(last, self.below(last + 1));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -222,8 +283,37 @@ mod tests {
     async fn everybody_works_once_in_each_round() {
         let turns = std::cell::RefCell::new(String::new());
         let entrant = |name: &'static str| Entrant::new(name, || async { turns.borrow_mut().push_str(name) });
-        let samples = take_turns(3, &[entrant("a"), entrant("b")]).await;
-        assert_eq!(*turns.borrow(), "ab".to_owned() + "ab" + "ba" + "ab");
-        assert_eq!(samples.seconds["a"].len(), 3);
+        let samples = take_turns(100, &[entrant("a"), entrant("b"), entrant("c")]).await;
+        let turns = turns.borrow();
+        let rounds: Vec<&str> = (0..turns.len() / 3).map(|round| &turns[3 * round..][..3]).collect();
+        assert_eq!(rounds.len(), 101, "with the one that does not count");
+        for order in ["abc", "acb", "bac", "bca", "cab", "cba"] {
+            assert!(
+                rounds.iter().filter(|round| **round == order).count() > 5,
+                "{order} of {rounds:?}"
+            );
+        }
+        assert_eq!(samples.seconds["a"].len(), 100);
+    }
+
+    #[tokio::test]
+    async fn rows_are_told_as_a_whole_and_by_their_first() {
+        // Twice as long whenever the other one has worked before.
+        let last = std::cell::Cell::new("");
+        let entrant = |name: &'static str, cost: f64| {
+            let last = &last;
+            Entrant::telling(name, move || async move {
+                match last.replace(name) == name {
+                    true => cost,
+                    false => 2.0 * cost,
+                }
+            })
+        };
+        let rows = take_rows(10, 4, &[entrant("a", 1.0), entrant("b", 3.0)]).await;
+        assert_eq!((rows.all.seconds["a"].len(), rows.first.seconds["a"].len()), (40, 10));
+        assert_eq!(rows.all.ratio("b", "a").value, 3.0);
+        // An order may end with whom the next one begins with.
+        assert!(rows.first.seconds["b"].iter().filter(|cost| **cost == 6.0).count() >= 5);
+        assert!(rows.all.seconds["b"].chunks(4).all(|row| row[1..] == [3.0; 3]));
     }
 }

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use sandgate::{Command, Sandbox, v1};
 use sandgate_proto::runtime::v1::{
-    DownloadPath, DownloadRequest, ExecRequest, ExecStart, FileOpsRequest, UploadRequest, exec_request, upload_request,
+    DownloadPath, DownloadRequest, ExecRequest, ExecStart, FileOp, FileOpsRequest, UploadRequest, exec_request,
+    upload_request,
 };
 use sandgate_tests::{Client, argv, new_id, run_request};
 
@@ -65,10 +66,14 @@ pub(crate) async fn read(sandbox: &Sandbox, times: usize) {
 /// What `read` reads.
 pub(crate) const SMALL_FILE: &str = "/workspace/small";
 
-/// The floor's answer of 4 KiB.
-pub(crate) async fn echo(client: &Client) {
-    let answer = client.clone().file_ops(FileOpsRequest::default()).await.unwrap();
-    assert_eq!(answer.into_inner().results.len(), 1);
+/// The floor's answer of 4 KiB, `times` in one call.
+pub(crate) async fn echo(client: &Client, times: usize) {
+    let request = FileOpsRequest {
+        ops: vec![FileOp::default(); times],
+        ..Default::default()
+    };
+    let answer = client.clone().file_ops(request).await.unwrap();
+    assert_eq!(answer.into_inner().results.len(), times);
 }
 
 /// Follows a command that writes `size` bytes; the writer is held back, so nothing is dropped.

@@ -1,7 +1,7 @@
 //! Commands: one after the other, and many at once.
 
 use futures_util::future::join_all;
-use sandgate_bench::measure::{Entrant, take_turns};
+use sandgate_bench::measure::{Entrant, take_rows, take_turns};
 use sandgate_tests::{Runtime, RuntimeOptions};
 
 use super::{Bench, Entry};
@@ -10,6 +10,8 @@ use crate::work;
 const ONE: &str = "One command (`sh -c true`)";
 const MANY: &str = "64 commands at once";
 const AT_ONCE: usize = 64;
+/// How many commands an entrant runs when its turn comes.
+pub(super) const ROW: usize = 5;
 
 pub(crate) async fn one(bench: &mut Bench) {
     let runtime = Runtime::start_with(RuntimeOptions {
@@ -26,7 +28,8 @@ pub(crate) async fn one(bench: &mut Bench) {
         Entrant::new("one hop", || work::run_at(&floor.one_hop)),
         Entrant::new("bare", work::spawn_bare),
     ];
-    let costs = take_turns(bench.scale.rounds(400), &entrants).await;
+    let rows = take_rows(bench.scale.rounds(150), ROW, &entrants).await;
+    let costs = &rows.all;
     let report = &mut bench.report;
     let cost = |name, against| Entry::cost(ONE, name, against);
     report.add(
@@ -36,6 +39,10 @@ pub(crate) async fn one(bench: &mut Bench) {
     );
     let p99 = costs.estimate(|costs| costs.quantile("sandgate", 0.99) / costs.quantile("floor", 0.99));
     report.add(cost("Run, p99", "the floor's").at_most(1.3).is(p99));
+    report.add(
+        cost("Run, the first of a row, above a bare spawn", "the floor's")
+            .is(rows.first.ratio_above("bare", "sandgate", "floor")),
+    );
     report.add(cost("Run", "a bare spawn").is(costs.ratio("sandgate", "bare")));
     report.add(cost("the floor", "a bare spawn").is(costs.ratio("floor", "bare")));
     report.add(

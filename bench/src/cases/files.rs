@@ -10,12 +10,13 @@ use std::{
 
 use bytes::Bytes;
 use sandgate::v1;
-use sandgate_bench::measure::{Entrant, Estimate, take_turns};
+use sandgate_bench::measure::{Entrant, Estimate, take_rows, take_turns};
 use sandgate_tests::procs::own_memory;
 
-use super::{Bench, Entry};
+use super::{Bench, Entry, commands::ROW};
 use crate::work;
 
+const BATCH: usize = 100;
 const LARGE: &str = "A file of 1 GiB";
 const SMALL: &str = "Small files";
 const TAR: &str = "10,000 small files as a tar";
@@ -78,22 +79,37 @@ pub(crate) async fn small(bench: &mut Bench) {
     sandbox.upload(work::SMALL_FILE, vec![b'x'; 4096]).await.unwrap();
     let entrants = [
         Entrant::new("sandgate", || work::read(sandbox, 1)),
-        Entrant::new("floor", || work::echo(floor)),
+        Entrant::new("floor", || work::echo(floor, 1)),
     ];
-    let costs = take_turns(bench.scale.rounds(1_000), &entrants).await;
+    let costs = take_rows(bench.scale.rounds(300), ROW, &entrants).await.all;
     let one = Entry::cost(SMALL, "FileOps, a read of 4 KiB", "the floor's echo").at_most(1.3);
     bench.report.add(one.is(costs.ratio("sandgate", "floor")));
     let entrants = [
-        Entrant::new("batch", || work::read(sandbox, 100)),
+        Entrant::new("batch", || work::read(sandbox, BATCH)),
         Entrant::new("singly", || async {
-            for _ in 0..100 {
+            for _ in 0..BATCH {
                 work::read(sandbox, 1).await;
+            }
+        }),
+        Entrant::new("floor", || work::echo(floor, BATCH)),
+        Entrant::new("floor, singly", || async {
+            for _ in 0..BATCH {
+                work::echo(floor, 1).await;
             }
         }),
     ];
     let costs = take_turns(bench.scale.rounds(50), &entrants).await;
     let batch = Entry::speed(SMALL, "FileOps, a batch of 100 reads", "100 calls").at_least(20.0);
     bench.report.add(batch.is(costs.ratio("singly", "batch")));
+    // What of it is the way alone: nobody reads anything there.
+    let answer = Entry::speed(SMALL, "the floor, an answer of 100 times 4 KiB", "100 calls");
+    bench.report.add(answer.is(costs.ratio("floor, singly", "floor")));
+    let batch = Entry::cost(
+        SMALL,
+        "FileOps, a batch of 100 reads",
+        "the floor's answer of as many bytes",
+    );
+    bench.report.add(batch.is(costs.ratio("batch", "floor")));
 }
 
 pub(crate) async fn tar(bench: &mut Bench) {

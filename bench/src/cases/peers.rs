@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandgate_bench::measure::{Entrant, take_turns};
-use sandgate_tests::connect_to;
+use sandgate_bench::measure::{Entrant, take_rows, take_turns};
+use sandgate_tests::{Runtime, RuntimeOptions, connect_to};
 
-use super::{Bench, Entry};
+use super::{Bench, Entry, commands::ROW};
 use crate::{
     peers::{
         bwrap,
@@ -21,11 +21,18 @@ use crate::{
 const COMMANDS: &str = "One command (`sh -c true`), and what others take for it";
 const FILES: &str = "Files, and what others take for them";
 const SMALL: usize = 4096;
-/// What bwrap and runc leave to the kernel to clear up.
+/// As long as the kernel takes for what bwrap and runc leave.
 const SETTLE: Duration = Duration::from_millis(20);
 
 pub(crate) async fn commands(bench: &mut Bench) {
-    let alone = connect_to(bench.ours.runtime_socket())
+    // A process of this machine, as the daemons of others are; and the same in a sandbox.
+    let runtime = Runtime::start_with(RuntimeOptions {
+        cgroups: true,
+        ..Default::default()
+    });
+    let runtime = runtime.await;
+    let alone = runtime.connect().await;
+    let confined = connect_to(bench.ours.runtime_socket())
         .await
         .expect("the runtime listens");
     let (sandboxd, python_runtime) = (Sandboxd::start().await, PythonRuntime::start().await);
@@ -35,32 +42,33 @@ pub(crate) async fn commands(bench: &mut Bench) {
         true => None,
         false => Some(Ssh::start().await),
     };
-    let (sandbox, floor) = (&bench.ours.sandbox, &bench.floor.two_hops);
-    let settle = || async {
-        tokio::time::sleep(SETTLE).await;
-        SETTLE.as_secs_f64()
-    };
+    let (sandbox, floor) = (&bench.ours.sandbox, &bench.floor);
     let mut entrants = vec![
         Entrant::new("bare", work::spawn_bare),
         Entrant::new("runtime", || work::run_at(&alone)),
+        Entrant::new("confined", || work::run_at(&confined)),
         Entrant::new("sandgate", || work::run(sandbox)),
-        Entrant::new("floor", || work::run_at(floor)),
+        Entrant::new("floor", || work::run_at(&floor.two_hops)),
+        Entrant::new("one hop", || work::run_at(&floor.one_hop)),
         Entrant::new("sandboxd", || sandboxd.run()),
         Entrant::new("python-runtime", || python_runtime.run()),
-        Entrant::new("runc exec", || runc.exec()),
-        Entrant::new("runc run", || runc.run()),
-        Entrant::new("bwrap", bwrap::run_one),
-        // Not at the cost of who comes next.
-        Entrant::telling("nobody", settle),
+        Entrant::new("runc exec", || runc.exec()).settling(SETTLE),
+        Entrant::new("runc run", || runc.run()).settling(SETTLE),
+        Entrant::new("bwrap", bwrap::run_one).settling(SETTLE),
     ];
     entrants.extend(ssh.iter().map(|ssh| Entrant::new("ssh", || ssh.run())));
-    let costs = take_turns(bench.scale.rounds(200), &entrants).await;
+    let rows = take_rows(bench.scale.rounds(80), ROW, &entrants).await;
+    let costs = &rows.all;
     let cost = |name, against| Entry::cost(COMMANDS, name, against);
     let (run, alone) = ("Run, above a bare spawn", "the runtime alone, above a bare spawn");
     let above = |one, other| costs.ratio_above("bare", one, other);
     let report = &mut bench.report;
     report.add(cost(alone, "sandboxd's").at_most(0.5).is(above("runtime", "sandboxd")));
     report.add(cost(run, "sandboxd's").at_most(1.0).is(above("sandgate", "sandboxd")));
+    let first = cost("Run, the first of a row, above a bare spawn", "sandboxd's");
+    report.add(first.is(rows.first.ratio_above("bare", "sandgate", "sandboxd")));
+    let confined = cost("the runtime in a sandbox, above a bare spawn", "sandboxd's");
+    report.add(confined.is(above("confined", "sandboxd")));
     for (peer, against) in [
         ("python-runtime", "python-runtime's"),
         ("runc exec", "`runc exec`'s"),
@@ -73,7 +81,9 @@ pub(crate) async fn commands(bench: &mut Bench) {
         report.add(ssh.is(above("sandgate", "ssh")));
     }
     report.add(cost(run, "`bwrap`'s").is(above("sandgate", "bwrap")));
-    // What two hops can't go below.
+    // What one hop and two can't go below.
+    let hop = cost("one tonic hop, above a bare spawn", "sandboxd's");
+    report.add(hop.is(above("one hop", "sandboxd")));
     for (peer, against) in [("sandboxd", "sandboxd's"), ("python-runtime", "python-runtime's")] {
         report.add(cost("the floor, above a bare spawn", against).is(above("floor", peer)));
     }

@@ -1,6 +1,10 @@
 //! Sandboxes: making and removing them, and how it is to have many.
 
-use std::{fs, process::Command as Process, time::Instant};
+use std::{
+    fs,
+    process::Command as Process,
+    time::{Duration, Instant},
+};
 
 use sandgate::{Client, Command, Sandbox, v1};
 use sandgate_bench::measure::{Entrant, Estimate, Samples, estimate, take_turns};
@@ -12,6 +16,8 @@ const ONE: &str = "One sandbox";
 const MANY: &str = "Many sandboxes";
 const MEMORY: &str = "Memory of idle sandboxes";
 const COUNTS: [usize; 4] = [10, 100, 500, 1_000];
+/// As long as the kernel takes for the namespaces that were left: a network namespace that goes holds up those that come.
+const SETTLE: Duration = Duration::from_millis(20);
 const MIB: f64 = (1 << 20) as f64;
 
 pub(crate) async fn one(bench: &mut Bench) {
@@ -24,7 +30,10 @@ pub(crate) async fn one(bench: &mut Bench) {
         sandbox.delete().await.unwrap();
         cost
     };
-    let entrants = [Entrant::telling("sandgate", create), Entrant::new("unshare", unshare)];
+    let entrants = [
+        Entrant::telling("sandgate", create).settling(SETTLE),
+        Entrant::new("unshare", unshare).settling(SETTLE),
+    ];
     let costs = take_turns(bench.scale.rounds(60), &entrants).await;
     let entry = Entry::cost(ONE, "Create to first output", "`unshare` with the same namespaces").at_most(3.0);
     bench.report.add(entry.is(costs.ratio("sandgate", "unshare")));
@@ -61,12 +70,12 @@ async fn removed(ours: &crate::ours::Ours, wholly: bool) -> f64 {
     let trash = ours.server.state_dir().join("trash");
     let is_empty = || fs::read_dir(&trash).is_ok_and(|mut left| left.next().is_none());
     while !is_empty() {
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let begun = Instant::now();
     sandbox.delete().await.unwrap();
     while wholly && !is_empty() {
-        tokio::time::sleep(std::time::Duration::from_micros(200)).await;
+        tokio::time::sleep(Duration::from_micros(200)).await;
     }
     begun.elapsed().as_secs_f64()
 }

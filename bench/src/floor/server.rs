@@ -63,15 +63,17 @@ impl RuntimeService for Bare {
         Ok(Response::new(proto::RunResponse::default()))
     }
 
-    async fn file_ops(&self, _: Request<proto::FileOpsRequest>) -> Answer<proto::FileOpsResponse> {
-        let read = proto::ReadResult {
+    async fn file_ops(&self, request: Request<proto::FileOpsRequest>) -> Answer<proto::FileOpsResponse> {
+        let read = || proto::ReadResult {
             content: Bytes::from(vec![0; 4096]),
             ..Default::default()
         };
-        let result = proto::FileOpResult {
-            result: Some(proto::file_op_result::Result::Read(read)),
+        let result = |_| proto::FileOpResult {
+            result: Some(proto::file_op_result::Result::Read(read())),
         };
-        Ok(Response::new(proto::FileOpsResponse { results: vec![result] }))
+        // To whom asks for nothing too: one answer is what there is least.
+        let results = (0..request.get_ref().ops.len().max(1)).map(result).collect();
+        Ok(Response::new(proto::FileOpsResponse { results }))
     }
 
     async fn exec(&self, request: Request<Streaming<proto::ExecRequest>>) -> Answer<Self::ExecStream> {

@@ -1,5 +1,7 @@
 //! The HTTP API that agent-sandbox's python-runtime has, served by an application of ours of the same shape.
 
+use std::process::Stdio;
+
 use bytes::Bytes;
 use sandgate_bench::worker::{directory, tool};
 use serde_json::{Value, json};
@@ -39,9 +41,11 @@ impl PythonRuntime {
                     &port.to_string(),
                     "--timeout-keep-alive",
                     "3600",
+                    // As its image starts it.
                     "--log-level",
-                    "warning",
+                    "trace",
                 ])
+                .stderr(Stdio::null())
                 .env("SANDBOX_BASE_DIR", base.path())
                 .env("PYTHONDONTWRITEBYTECODE", "1")
         });
