@@ -193,7 +193,8 @@ impl Monitor {
                 }
             }
         }
-        // After them: who comes now is not told that something runs which a server that is gone has asked us to end.
+        // After them: who comes now is told of a sandbox as it is behind all that a server which is gone has asked for. What was
+        // killed is still told as running until its end is seen.
         if ready.listener {
             while let Ok((connection, _)) = self.listener.accept() {
                 self.meet(connection)?;

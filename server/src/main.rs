@@ -15,6 +15,7 @@ use sandgate_server::{
     Args, Bound, Command, Config, ConfigErrors, Keys, Opened, Process, ProviderError, Sandboxes, Service, Sources,
     Stopping, doctor, keys, log, notify,
 };
+use sandgate_sys::{SpareMemory, share_heaps};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// `EX_USAGE` of sysexits.h: whoever started us must change flags, environment or file.
@@ -101,8 +102,8 @@ fn run(config: &Config) -> Result<(), Failure> {
     }
     raise_descriptor_limit();
     let workers = workers();
-    sandgate_sys::share_heaps(workers);
-    give_memory_back()?;
+    share_heaps(workers);
+    give_memory_back();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers)
         .enable_all()
@@ -114,17 +115,20 @@ fn run(config: &Config) -> Result<(), Failure> {
 }
 
 /// Looks after memory that nobody uses. A hundred followers of one command take 150 MiB, which would stay.
-fn give_memory_back() -> io::Result<()> {
+fn give_memory_back() {
     let look = || {
+        let mut spare = SpareMemory::new(SPARE_MEMORY);
         loop {
             std::thread::sleep(LOOK_AT_MEMORY);
-            if let Err(error) = sandgate_sys::give_back_memory(SPARE_MEMORY) {
+            if let Err(error) = spare.give_back() {
                 tracing::debug!(%error, "memory can't be looked after");
             }
         }
     };
     let thread = std::thread::Builder::new().name("memory".to_owned());
-    thread.spawn(look).map(drop)
+    if let Err(error) = thread.spawn(look) {
+        tracing::warn!(%error, "memory that nobody uses will not be given back");
+    }
 }
 
 /// Half of the processors. The others are for what runs in sandboxes; and each further thread makes every message wait for

@@ -40,6 +40,38 @@ async fn until_gone(pid: Pid) {
     timeout(PATIENCE, gone).await.unwrap();
 }
 
+/// Another process that traces one, and does not wait for its end before it is told to.
+struct Tracer(std::process::Child);
+
+impl Tracer {
+    fn of(pid: Pid) -> Self {
+        // It goes on at every stop: the kernel stops it when it is sent SIGCONT.
+        let script = "import ctypes, os, select, sys
+pid, seize, go_on, any_child = int(sys.argv[1]), 0x4206, 7, 0x40000000
+ptrace = ctypes.CDLL(None).ptrace
+sys.exit('refused') if ptrace(seize, pid, None, None) else print('traced', flush=True)
+while not select.select([sys.stdin], [], [], 0.001)[0]:
+    seen = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT | any_child)
+    if seen and seen.si_code == os.CLD_TRAPPED:
+        ptrace(go_on, pid, None, None)
+os.waitpid(pid, any_child)";
+        let mut tracer = std::process::Command::new("python3")
+            .args(["-c", script, &pid.to_string()])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = [0; 7];
+        std::io::Read::read_exact(tracer.stdout.as_mut().unwrap(), &mut said).unwrap();
+        Self(tracer)
+    }
+
+    fn let_go(&mut self) {
+        drop(self.0.stdin.take());
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
 #[tokio::test]
 async fn it_becomes_the_next_command() {
     let runtime = Runtime::with_cgroups(true).await;
@@ -77,15 +109,44 @@ async fn it_becomes_the_next_command() {
 async fn its_children_die_before_the_runtime() {
     let runtime = Runtime::with_cgroups(true).await;
     let mut client = runtime.connect().await;
-    let slow = "(sleep 0.1; cat /proc/self/oom_score_adj)";
-    for (script, scores) in [
-        (format!("{slow} & {slow} & wait"), "500\n500\n"),
-        (format!("{slow} > left & exit"), ""),
-        ("sleep 0.2; cat left; rm left".into(), "500\n"),
-    ] {
-        waiting_child(&runtime, &mut client).await;
-        assert_eq!(stdout(&mut client, shell(&script)).await, scores, "{script}");
-    }
+    let score =
+        "(for n in $(seq 1000); do [ $(cat /proc/self/oom_score_adj) = 500 ] && break; sleep 0.01; done; echo $n)";
+    let child = waiting_child(&runtime, &mut client).await;
+    let scores = stdout(&mut client, shell(format!("{score} & {score} & wait"))).await;
+    assert_eq!(
+        scores.lines().filter(|tries| *tries != "1000").count(),
+        2,
+        "{scores} of {child:?}"
+    );
+    let child = waiting_child(&runtime, &mut client).await;
+    stdout(&mut client, shell(format!("{score} > tried & exit"))).await;
+    let left = "for n in $(seq 1500); do [ -s tried ] && break; sleep 0.01; done; cat tried";
+    let tried = stdout(&mut client, shell(left)).await;
+    assert!(!["", "1000"].contains(&tried.trim()), "{tried} of {child:?}");
+}
+
+/// One that has ended can't be waited for until whoever traces it lets go. What it left behind writes meanwhile.
+#[tokio::test]
+async fn traced_at_its_end_its_output_is_read() {
+    let runtime = Runtime::with_cgroups(true).await;
+    let mut client = runtime.connect().await;
+    let child = waiting_child(&runtime, &mut client).await;
+    let mut tracer = Tracer::of(child);
+    let written = runtime.workspace().join("written");
+    let script = "(head -c 1000000 /dev/zero; touch written) & exit 3";
+    let let_go = async {
+        timeout(PATIENCE, async {
+            while !written.exists() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await
+        .expect("nobody reads");
+        tracer.let_go();
+    };
+    let (answer, ()) = tokio::join!(run(&mut client, shell(script)), let_go);
+    assert_eq!(answer.exec.as_ref().unwrap().pid, child.as_raw_nonzero().get() as u32);
+    assert_eq!(status(&answer), Some(Status::Code(3)));
 }
 
 #[tokio::test]

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
+};
 use sandgate::{
     Sandbox,
     v1::{self, ErrorReason, SandboxState},
@@ -12,6 +15,7 @@ use sandgate_tests::{new_id, procs, server::Server};
 use super::{delete_all, endless, in_time, sh};
 
 const SOON: Duration = Duration::from_secs(2);
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 async fn create(server: &Server, name: &str) -> Sandbox {
     let created = server.client().await.create().name(name).send().await.unwrap();
@@ -121,6 +125,57 @@ async fn a_deadline_that_nobody_could_keep_is_kept_by_the_next_server() {
             );
         }
         delete_all(&server, &mark).await;
+    })
+    .await;
+}
+
+/// What ran when the last server was there need not run any more, and only the monitor knows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_resumes_a_found_sandbox_hears_from_its_monitor() {
+    in_time(async {
+        let mut server = Server::start().await;
+        let sandbox = create(&server, "found").await;
+        let monitor = server.monitor_pid(&server.sandbox_dir("found")).unwrap();
+        let runtime = server.sandbox_pid("found");
+        server.kill();
+        kill_process(monitor, Signal::STOP).unwrap();
+        server.restart().await;
+        let resumed = tokio::spawn({
+            let sandbox = sandbox.clone();
+            async move { sandbox.resume().await.unwrap() }
+        });
+        // Long enough for an answer from what the disk says.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!resumed.is_finished(), "its monitor has not said a word");
+        let pidfd = pidfd_open(Pid::from_raw(runtime).unwrap(), PidfdFlags::empty()).unwrap();
+        signal(runtime, Signal::KILL);
+        let ended = || poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&NOW)).unwrap() == 1;
+        procs::until("a killed runtime lives on", ended).await;
+        kill_process(monitor, Signal::CONT).unwrap();
+        let ready = resumed.await.unwrap();
+        assert_eq!(ready.state(), SandboxState::Ready);
+        assert_ne!(server.sandbox_pid("found"), runtime);
+        assert_eq!(sh(&sandbox, "cat /workspace/file").await, "kept\n");
+
+        // A server that stops does not wait for it.
+        server.kill();
+        let monitor = server.monitor_pid(&server.sandbox_dir("found")).unwrap();
+        kill_process(monitor, Signal::STOP).unwrap();
+        server.restart().await;
+        let mut raw = sandbox.client().raw();
+        let request = v1::ResumeRequest {
+            sandbox: "found".into(),
+            ..Default::default()
+        };
+        let waiting = tokio::spawn(async move { raw.resume(request).await });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!waiting.is_finished(), "its monitor has not said a word");
+        assert!(server.stop().success());
+        let refused = waiting.await.unwrap().unwrap_err();
+        assert_eq!(sandgate_tests::reason(&refused), ErrorReason::Stopping);
+        kill_process(monitor, Signal::CONT).unwrap();
+        server.restart().await;
+        delete_all(&server, "found").await;
     })
     .await;
 }

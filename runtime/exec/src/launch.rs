@@ -85,7 +85,7 @@ const MAX_ARGUMENT: usize = 128 * 1024 - 1;
 /// Closes descriptor 3 before the script's own first command, on its own first line, so that line numbers stay right.
 const SCRIPT_PRELUDE: &[u8] = b"exec 3<&-;";
 const SHELL: &CStr = c"/bin/sh";
-const OOM_SCORE_ADJ: i32 = 500;
+pub(crate) const OOM_SCORE_ADJ: i32 = 500;
 /// Many programs end within this time. Until then nobody who waits for the end alone looks at what they do: on the same
 /// processor that would be at their cost. What they write meanwhile waits in the pipe.
 const QUIET: Duration = Duration::from_millis(2);
@@ -360,6 +360,10 @@ pub(crate) async fn launched(
         }),
         Err(error) if error.source.raw_os_error() == Some(libc::ETXTBSY) => return None,
         Err(error) => {
+            // It may have been the program already, and have children.
+            if group.populated() {
+                let _ = group.kill();
+            }
             if matches!(error.stage, Stage::Cgroup | Stage::Parked) {
                 group.spoil();
             }

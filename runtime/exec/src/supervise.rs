@@ -14,13 +14,13 @@ use bytes::{Bytes, BytesMut};
 use rustix::io::Errno;
 use sandgate_output::{Log, Mark, Stream};
 use sandgate_proto::runtime::v1::{ExecExit, ExecLost, exec_exit};
-use sandgate_sys::{Counters, Exit, ExitStatus, Keeper, read_into, readiness};
+use sandgate_sys::{Counters, Exit, ExitStatus, Keeper, read_into, readiness, try_readiness};
 use tokio::{io::unix::AsyncFd, sync::watch};
 
 use crate::{
     children::Awaited,
     exec::{Exec, Live, Phase, Status, offsets},
-    launch::Leader,
+    launch::{Leader, OOM_SCORE_ADJ},
     task,
     tree::Tree,
 };
@@ -99,6 +99,8 @@ static WIDE: AtomicUsize = AtomicUsize::new(0);
 /// Reads in a row before others have their turn.
 const TURNS: usize = 4;
 const TRACED: Duration = Duration::from_millis(2);
+/// A fork takes less.
+const FORKED: Duration = Duration::from_millis(10);
 
 // === impl Supervisor ===
 
@@ -112,6 +114,7 @@ impl Supervisor {
         count: Count,
         keep: Keep,
     ) -> io::Result<Self> {
+        let is_quiet = matches!(&leader, Leader::Watched(..));
         let is_ended = matches!(&leader, Leader::Watched(program, _) if program.is_ended);
         let watch = match leader {
             Leader::Direct(pidfd, awaited) => Watch::Direct(readiness(pidfd)?, Some(awaited)),
@@ -144,6 +147,9 @@ impl Supervisor {
         // What has ended has mostly written all there is.
         if !is_ended {
             pump.watch()?;
+        }
+        if is_quiet {
+            spare_the_runtime(&exec);
         }
         Ok(Self {
             exec,
@@ -376,11 +382,16 @@ impl Reader {
     }
 
     fn watch(&mut self) -> io::Result<()> {
-        self.end = match std::mem::replace(&mut self.end, End::Closed) {
-            End::Open(end) => End::Watched(readiness(end)?),
-            end => end,
+        let (end, watched) = match std::mem::replace(&mut self.end, End::Closed) {
+            End::Open(end) => match try_readiness(end) {
+                Ok(end) => (End::Watched(end), Ok(())),
+                // It can still be read.
+                Err((end, error)) => (End::Open(end), Err(error)),
+            },
+            end => (end, Ok(())),
         };
-        Ok(())
+        self.end = end;
+        watched
     }
 
     /// Waits until there is something to read. Never, once the stream is at its end.
@@ -499,6 +510,20 @@ impl Watch {
             },
         }
     }
+}
+
+/// Finds those whose fork was on its way when all others of a tree were made to rather die than the runtime.
+fn spare_the_runtime(exec: &Arc<Exec>) {
+    if exec.live.get().is_none_or(|live| live.tree.is_empty()) {
+        return;
+    }
+    let exec = exec.clone();
+    task::spawn("oom scores", &exec.id.clone(), async move {
+        tokio::time::sleep(FORKED).await;
+        if let Some(Tree::Group(group)) = exec.live.get().map(|live| &live.tree) {
+            group.set_oom_scores(OOM_SCORE_ADJ);
+        }
+    });
 }
 
 /// Ends the exec when its time is over: TERM to all, then KILL to whoever is left.

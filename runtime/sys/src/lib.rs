@@ -37,7 +37,7 @@ pub use self::{
         exec_descriptor, leave_session_keyring, loopback_up, termination_signals, unshare_cgroup,
     },
     keeper::Keeper,
-    limits::{give_back_memory, raise_descriptor_limit, share_heaps, survive_file_size_limit},
+    limits::{SpareMemory, raise_descriptor_limit, share_heaps, survive_file_size_limit},
     parked::Parked,
     read::read_into,
     signal::send_signal,
@@ -47,5 +47,5 @@ pub use self::{
 #[cfg(feature = "tokio")]
 pub use self::{
     quiet::QuietStream,
-    ready::{Watched, priority, readiness},
+    ready::{Watched, priority, readiness, try_readiness},
 };

@@ -36,26 +36,61 @@ pub fn share_heaps(most: usize) {
     let _ = most;
 }
 
-/// Gives memory back that the heaps hold and nobody uses, if that is more than `spare` bytes. By itself glibc gives back only
-/// what lies behind the last piece in use, so that one piece of a busy hour keeps all of it. Whoever allocates meanwhile
-/// waits for a few milliseconds. Other libraries do it themselves.
-///
-/// # Errors
-/// When the kernel does not say how much we have.
-pub fn give_back_memory(spare: usize) -> std::io::Result<()> {
+/// Memory that the heaps hold and nobody uses. By itself glibc gives back only what lies behind the last piece in use, so that
+/// one piece of a busy hour keeps all of it. Other libraries give it back themselves.
+#[derive(Debug)]
+pub struct SpareMemory {
+    #[cfg_attr(not(target_env = "gnu"), expect(dead_code, reason = "nothing is to be done"))]
+    most: usize,
+    /// How much could not be given back: pages with a piece in use, code, stacks.
     #[cfg(target_env = "gnu")]
-    {
-        // SAFETY: only looks.
-        let heaps = unsafe { libc::mallinfo2() };
-        // Not what is free, of which much may have been given back before.
-        if resident()?.saturating_sub(heaps.uordblks + heaps.hblkhd) > spare {
-            // SAFETY: takes from what is free alone.
-            unsafe { libc::malloc_trim(spare) };
+    stuck: usize,
+}
+
+impl SpareMemory {
+    /// `most`: how many bytes may lie idle.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self {
+            most,
+            #[cfg(target_env = "gnu")]
+            stuck: 0,
         }
     }
+
+    /// Gives back what lies idle, if that is too much. Whoever allocates meanwhile waits for a few milliseconds, so what stayed
+    /// when this was last done is not tried again and again.
+    ///
+    /// # Errors
+    /// When the kernel does not say how much we have.
+    #[cfg(target_env = "gnu")]
+    pub fn give_back(&mut self) -> std::io::Result<()> {
+        let idle = idle()?;
+        self.stuck = self.stuck.min(idle);
+        if idle - self.stuck > self.most {
+            // SAFETY: takes from what is free alone.
+            unsafe { libc::malloc_trim(0) };
+            self.stuck = self::idle()?;
+        }
+        Ok(())
+    }
+
+    /// Does nothing here.
+    ///
+    /// # Errors
+    /// None.
     #[cfg(not(target_env = "gnu"))]
-    let _ = spare;
-    Ok(())
+    pub fn give_back(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Bytes that we have and do not use. Not what the heaps call free, of which much may have been given back before.
+#[cfg(target_env = "gnu")]
+fn idle() -> std::io::Result<usize> {
+    // SAFETY: only looks.
+    let heaps = unsafe { libc::mallinfo2() };
+    Ok(resident()?.saturating_sub(heaps.uordblks + heaps.hblkhd))
 }
 
 /// Bytes of memory that are ours alone.
@@ -70,12 +105,11 @@ fn resident() -> std::io::Result<usize> {
     Ok(all.saturating_sub(shared) * rustix::param::page_size())
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_env = "gnu"))]
 mod tests {
     use super::*;
 
     #[test]
-    #[cfg(target_env = "gnu")]
     fn memory_between_pieces_in_use_is_given_back() {
         let piece = || vec![1_u8; 50_000];
         let mut pieces: Vec<_> = (0..4_000).map(|_| piece()).collect();
@@ -85,11 +119,13 @@ mod tests {
             number % 100 == 0
         });
         let before = resident().unwrap();
-        give_back_memory(usize::MAX).unwrap();
+        SpareMemory::new(usize::MAX).give_back().unwrap();
         assert!(resident().unwrap() + (20 << 20) > before, "there was room to spare");
-        give_back_memory(16 << 20).unwrap();
+        let mut spare = SpareMemory::new(16 << 20);
+        spare.give_back().unwrap();
         let after = resident().unwrap();
         assert!(after + (150 << 20) < before, "{before} and then {after}");
+        assert!(spare.stuck > 0, "code and stacks can't be given back");
         assert_eq!(pieces.len(), 40);
     }
 }

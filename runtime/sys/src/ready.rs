@@ -13,23 +13,25 @@ use rustix::{
     process::{Pid, Signal, WaitOptions, kill_process, waitpid},
 };
 use tokio::{
-    io::{Interest, unix::AsyncFd},
+    io::{
+        Interest,
+        unix::{AsyncFd, AsyncFdRegisterError},
+    },
     time,
 };
 
 use crate::{
     begun::{Begun, outcome},
     spawn::{SpawnError, Spawned},
+    wait::has_ended,
 };
 
 /// A program that was started, and is watched.
 #[derive(Debug)]
 pub struct Watched {
-    /// Its process id.
-    pub pid: Pid,
     /// Ready to be read when it has ended.
     pub pidfd: AsyncFd<OwnedFd>,
-    /// It has.
+    /// It has, and can be waited for.
     pub is_ended: bool,
 }
 
@@ -50,8 +52,20 @@ pub fn priority(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 }
 
 pub(crate) fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    try_register(fd, interest).map_err(io::Error::from)
+}
+
+/// As `readiness`, for those who still want the descriptor when it fails.
+///
+/// # Errors
+/// As `readiness`.
+pub fn try_readiness(fd: OwnedFd) -> Result<AsyncFd<OwnedFd>, (OwnedFd, io::Error)> {
+    try_register(fd, Interest::READABLE | Interest::WRITABLE).map_err(AsyncFdRegisterError::into_parts)
+}
+
+fn try_register(fd: OwnedFd, interest: Interest) -> Result<AsyncFd<OwnedFd>, AsyncFdRegisterError<OwnedFd>> {
     // SAFETY: an OwnedFd is the same open descriptor for as long as it lives, and AsyncFd owns it.
-    unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(io::Error::from)
+    unsafe { AsyncFd::register_with_interest(fd, interest) }
 }
 
 // === impl Begun ===
@@ -87,14 +101,14 @@ impl Begun {
         } = self;
         let pidfd = readiness(pidfd).map_err(|error| given_up(pid, error))?;
         let ended = async { pidfd.readable().await.map(|mut guard| guard.retain_ready()) };
-        let is_ended = matches!(time::timeout(pause, ended).await, Ok(Ok(())));
+        let is_ended = matches!(time::timeout(pause, ended).await, Ok(Ok(()))) && has_ended(pidfd.get_ref().as_fd());
         // Another child that is on its way may hold the report a moment longer than ours.
         if !is_closed(&report) {
             at_end(report).await.map_err(|error| given_up(pid, error))?;
         }
         // SAFETY: the report is at its end, so the child does not hold it any more.
         unsafe { outcome(pid, memory) }?;
-        Ok(Watched { pid, pidfd, is_ended })
+        Ok(Watched { pidfd, is_ended })
     }
 }
 

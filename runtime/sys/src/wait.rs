@@ -50,6 +50,12 @@ pub fn reap(pidfd: BorrowedFd<'_>) -> io::Result<Option<Exit>> {
     Ok(ended.map_err(io::Error::from_raw_os_error)?.map(|ended| ended.exit))
 }
 
+/// Whether the child behind `pidfd` can be waited for. One that is traced can't, when it has ended, before its tracer lets go.
+pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    matches!(wait(libc::P_PIDFD, pidfd.as_raw_fd() as usize, options), Ok(Some(_)))
+}
+
 /// The next child that has ended and was not waited for, left as it is.
 #[must_use]
 pub fn peek() -> Option<Pid> {

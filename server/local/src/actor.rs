@@ -103,10 +103,7 @@ impl Actor {
         // Apart from this future, here and below: what is done now and then is large, and most sandboxes idle.
         match origin {
             Origin::New(asked) => Box::pin(self.be_born(asked)).await,
-            Origin::Found => {
-                Box::pin(self.be_found()).await;
-                self.slot.tell(News::heard);
-            }
+            Origin::Found => Box::pin(self.be_found()).await,
         }
         let mut closing = self.shared.closing.subscribe();
         while !self.over {

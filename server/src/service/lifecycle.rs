@@ -81,7 +81,11 @@ impl Sandboxes {
         let (mut created, mut resumed) = (false, false);
         let mut crossings = 0..CROSSINGS;
         loop {
-            let begun = begin().await?;
+            let begun = tokio::select! {
+                biased;
+                begun = begin() => begun?,
+                () = self.stopping.begun() => return Err(stopping()),
+            };
             (created, resumed) = (created || begun.created, resumed || begun.resumed);
             let left = until.saturating_duration_since(Instant::now());
             let settled = tokio::select! {

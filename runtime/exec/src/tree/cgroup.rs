@@ -247,7 +247,8 @@ impl ExecGroup {
     }
 
     /// Makes all that are in it rather die than the runtime when memory runs out. Whoever is forked behind that has it from
-    /// its parent; whoever was forked meanwhile is found by looking again.
+    /// its parent. A fork that is on its way has taken the old value and is not in the group yet: that one is found by looking
+    /// again a while later.
     pub(crate) fn set_oom_scores(&self, score: i32) {
         let mut seen = HashSet::new();
         for _ in 0..OOM_ROUNDS {

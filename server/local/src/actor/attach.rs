@@ -7,7 +7,7 @@ use sandgate_proto::v1::EndCause;
 use tokio::time::{self, Instant};
 
 use super::{Actor, NoMonitor};
-use crate::{monitor::Monitor, sandbox, store::is_attended};
+use crate::{monitor::Monitor, sandbox, slot::News, store::is_attended};
 
 /// Between attempts to get a monitor for a sandbox that has none.
 const WITHOUT_MONITOR: Duration = Duration::from_secs(30);
@@ -22,9 +22,13 @@ impl Actor {
         match self.attach().await {
             Ok(()) => {
                 self.take_status().await;
+                self.slot.tell(News::heard);
                 self.finish_ending().await;
             }
-            Err(problem) => self.without_monitor(problem),
+            Err(problem) => {
+                self.without_monitor(problem);
+                self.slot.tell(News::heard);
+            }
         }
     }
 
@@ -85,6 +89,8 @@ impl Actor {
                     self.set_running(running);
                     self.show_ready();
                 } else {
+                    // It is on its way, and whoever wants it ready can wait for that.
+                    self.slot.tell(News::heard);
                     self.finish_start(running).await;
                 }
             }
