@@ -17,6 +17,8 @@ use serde::Serialize;
 pub struct Entrant<'a> {
     name: &'static str,
     work: Box<dyn Fn() -> Work<'a> + 'a>,
+    /// Behind each of its turns.
+    pause: Duration,
 }
 
 type Work<'a> = Pin<Box<dyn Future<Output = f64> + 'a>>;
@@ -50,7 +52,7 @@ pub struct Estimate {
     pub low: f64,
     /// Where it ends.
     pub high: f64,
-    /// How often each entrant worked.
+    /// How many turns each entrant had.
     pub rounds: usize,
 }
 
@@ -79,21 +81,14 @@ impl<'a> Entrant<'a> {
         Self {
             name,
             work: Box::new(move || Box::pin(work())),
+            pause: Duration::ZERO,
         }
     }
 
-    /// The same, with a pause behind each time, for what it leaves to the kernel to clear up: not at the cost of who comes next.
+    /// The same, with a pause behind each turn, for what it leaves to the kernel to clear up: not at the cost of who comes next.
     #[must_use]
     pub fn settling(self, pause: Duration) -> Self {
-        let Self { name, work } = self;
-        Self::telling(name, move || {
-            let work = work();
-            async move {
-                let cost = work.await;
-                tokio::time::sleep(pause).await;
-                cost
-            }
-        })
+        Self { pause, ..self }
     }
 }
 
@@ -128,6 +123,9 @@ pub async fn take_rows(rounds: usize, length: usize, entrants: &[Entrant<'_>]) -
                 if place == 0 {
                     first.note(entrant.name, cost);
                 }
+            }
+            if !entrant.pause.is_zero() {
+                tokio::time::sleep(entrant.pause).await;
             }
         }
     }

@@ -101,7 +101,7 @@ pub(crate) async fn files(bench: &mut Bench) {
         Entrant::new("sandboxd", || sandboxd.download("small", SMALL)),
         Entrant::new("python-runtime", || python_runtime.download("small", SMALL)),
     ];
-    let reads = take_turns(bench.scale.rounds(500), &reads).await;
+    let reads = take_rows(bench.scale.rounds(200), ROW, &reads).await.all;
 
     let size = bench.scale.bytes(64 << 20);
     let content = &Bytes::from(vec![7; size]);

@@ -5,13 +5,13 @@ use std::{cell::Cell, fs};
 use prost::Message as _;
 use sandgate::{Sandbox, v1};
 use sandgate_bench::{
-    measure::{Entrant, take_turns},
+    measure::{Entrant, take_rows, take_turns},
     worker::Worker,
 };
 use sandgate_proto::runtime::v1::{DownloadPath, DownloadRequest};
 use v1::{file_op::Op, file_op_result::Result as Done};
 
-use super::{Bench, Entry};
+use super::{Bench, Entry, commands::ROW};
 use crate::work;
 
 const GROUP: &str = "The Python client";
@@ -46,7 +46,7 @@ pub(crate) async fn client(bench: &mut Bench) {
         if word == "read" {
             entrants.push(Entrant::telling("grpcio", || worker.work("echo")));
         }
-        let costs = take_turns(bench.scale.rounds(rounds), &entrants).await;
+        let costs = take_rows(bench.scale.rounds(rounds / ROW), ROW, &entrants).await.all;
         let cost = |against| Entry::cost(GROUP, name, against);
         bench
             .report
@@ -61,7 +61,7 @@ pub(crate) async fn client(bench: &mut Bench) {
         Entrant::telling("python", || worker.work("run")),
         Entrant::new("rust", || work::run(sandbox)),
     ];
-    let runs = take_turns(bench.scale.rounds(300), &runs).await;
+    let runs = take_rows(bench.scale.rounds(60), ROW, &runs).await.all;
     let entry = Entry::cost(GROUP, "`run` of `sh -c true`", "the Rust client");
     bench.report.add(entry.is(runs.ratio("python", "rust")));
 

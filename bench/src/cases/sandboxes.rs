@@ -7,9 +7,9 @@ use std::{
 };
 
 use sandgate::{Client, Command, Sandbox, v1};
-use sandgate_bench::measure::{Entrant, Estimate, Samples, estimate, take_turns};
+use sandgate_bench::measure::{Entrant, Estimate, Samples, estimate, take_rows, take_turns};
 
-use super::{Bench, Entry};
+use super::{Bench, Entry, commands::ROW};
 use crate::work;
 
 const ONE: &str = "One sandbox";
@@ -140,8 +140,8 @@ pub(crate) async fn many(bench: &mut Bench) {
         measured.push(AtCount {
             count,
             create: take_turns(rounds, &create).await,
-            list: take_turns(rounds, &list).await,
-            run: take_turns(rounds, &run).await,
+            list: take_rows(rounds, ROW, &list).await.all,
+            run: take_rows(rounds, ROW, &run).await.all,
         });
     }
     let grown = Memory::now(ours).since(&memory, made.len() - 1);
