@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::{fs::Stat, io};
+use rustix::{buffer::spare_capacity, fs::Stat, io};
 use sandgate_proto::runtime::v1::{ByteWindow, LineWindow, ReadOp, ReadResult, read_op::Window};
 
 use super::at;
@@ -55,12 +55,13 @@ fn by_bytes(file: &OwnedFd, stat: &Stat, window: &ByteWindow, max: usize) -> io:
 
 /// Reads up to `length` bytes; fewer at the end of the file, which is at `size` unless that is 0.
 fn read_at(file: &OwnedFd, offset: u64, length: usize, size: u64) -> io::Result<Vec<u8>> {
-    let mut content = Vec::new();
-    // One byte more, for a file that has grown.
-    let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(CHUNK);
-    let mut chunk = vec![0; CHUNK.min(length).min(left.max(SNIFFED) + 1)];
+    let room = match usize::try_from(size.saturating_sub(offset)) {
+        Ok(left) if size > 0 => left.saturating_add(1),
+        _ => SNIFFED,
+    };
+    // One byte more than there should be, for a file that has grown.
+    let mut content = Vec::with_capacity(room.min(length));
     while content.len() < length {
-        let wanted = chunk.len().min(length - content.len());
         let Some(at) = offset
             .checked_add(content.len() as u64)
             .filter(|at| i64::try_from(*at).is_ok())
@@ -71,11 +72,14 @@ fn read_at(file: &OwnedFd, offset: u64, length: usize, size: u64) -> io::Result<
         if at == size && !content.is_empty() {
             break;
         }
-        match pread(file, chunk.get_mut(..wanted).unwrap_or_default(), at)? {
-            [] => break,
-            read => content.extend_from_slice(read),
+        if content.len() == content.capacity() {
+            content.reserve(CHUNK.min(length - content.len()));
+        }
+        if io::retry_on_intr(|| io::pread(file, spare_capacity(&mut content), at))? == 0 {
+            break;
         }
     }
+    content.truncate(length);
     Ok(content)
 }
 
