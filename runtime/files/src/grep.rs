@@ -14,7 +14,10 @@ use std::{fs::File, os::fd::OwnedFd, sync::Arc};
 
 use grep_regex::RegexMatcher;
 use grep_searcher::Searcher;
-use rustix::fs::{self, FileType, Mode, OFlags};
+use rustix::{
+    fs::{self, FileType, Mode, OFlags, Stat},
+    io::{pread, retry_on_intr},
+};
 use sandgate_proto::{
     runtime::v1::{GrepOp, GrepResult},
     v1::ErrorReason,
@@ -24,7 +27,7 @@ use self::{
     filter::Filter,
     merge::{BatchOutcome, Merger},
     pool::Pool,
-    search::{Limits, Outcome},
+    search::{Limits, Outcome, Text},
 };
 use crate::{
     error::{Error, Result},
@@ -36,6 +39,8 @@ use crate::{
 const DEFAULT_TOTAL: u32 = 1_000;
 const MAX_TOTAL: u32 = 100_000;
 const BATCH: usize = 16;
+/// As large as what the searcher holds of a file. It looks through as much for the NUL that makes a file binary.
+const SMALL: usize = 64 << 10;
 
 /// What all threads of one search share.
 struct Job {
@@ -49,6 +54,8 @@ struct Job {
 struct Worker {
     searcher: Searcher,
     matcher: RegexMatcher,
+    /// Holds a small file.
+    buffer: Vec<u8>,
 }
 
 /// Some files of the walk, in order.
@@ -109,8 +116,13 @@ pub fn run(view: &View, op: GrepOp, budget: usize) -> Result<GrepResult> {
 // === impl Worker ===
 
 impl Worker {
-    fn search(&mut self, limits: Limits, file: &File) -> std::io::Result<Outcome> {
-        search::search(&mut self.searcher, &self.matcher, limits, file)
+    /// `stat` is what the kernel says of the file, of which nothing was read yet.
+    fn search(&mut self, limits: Limits, file: &File, stat: &Stat) -> std::io::Result<Outcome> {
+        let text = match read_small(&mut self.buffer, file, stat)? {
+            Some(whole) => Text::Whole(whole),
+            None => Text::In(file),
+        };
+        search::search(&mut self.searcher, &self.matcher, limits, text)
     }
 }
 
@@ -121,14 +133,15 @@ impl Job {
         Worker {
             searcher: search::searcher(&self.op),
             matcher: self.matcher.clone(),
+            buffer: Vec::new(),
         }
     }
 
     fn search_one(&self, view: &View) -> Result<GrepResult> {
-        let (file, _) = view.open_regular(&self.start)?;
+        let (file, stat) = view.open_regular(&self.start)?;
         let outcome = self
             .worker()
-            .search(self.limits, &File::from(file))
+            .search(self.limits, &File::from(file), &stat)
             .map_err(|error| Error::io(error, &self.start))?;
         let mut batch = BatchOutcome::default();
         batch.add(Vec::new(), outcome);
@@ -179,11 +192,26 @@ impl Job {
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::LOOP) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        if FileType::from_raw_mode(fs::fstat(&opened)?.st_mode) != FileType::RegularFile {
+        let stat = fs::fstat(&opened)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Ok(None);
         }
-        worker.search(self.limits, &File::from(opened)).map(Some)
+        worker.search(self.limits, &File::from(opened), &stat).map(Some)
     }
+}
+
+/// All of a small file, by one read: the searcher would read its first three bytes, then the others, and then twice nothing.
+/// `None`: it is not small, or not what the kernel said of it.
+fn read_small<'a>(buffer: &'a mut Vec<u8>, file: &File, stat: &Stat) -> std::io::Result<Option<&'a [u8]>> {
+    let Some(size) = usize::try_from(stat.st_size)
+        .ok()
+        .filter(|size| (1..SMALL).contains(size))
+    else {
+        return Ok(None);
+    };
+    buffer.resize(SMALL, 0);
+    let read = retry_on_intr(|| pread(file, &mut buffer[..], 0))?;
+    Ok((read == size).then_some(&buffer[..size]))
 }
 
 /// `None` at the end of the walk.

@@ -39,6 +39,14 @@ pub(super) struct Found {
     binary: bool,
 }
 
+/// What is searched.
+pub(super) enum Text<'a> {
+    /// What is in a file that nothing was read of.
+    In(&'a File),
+    /// All that is in one.
+    Whole(&'a [u8]),
+}
+
 /// What became of one file.
 #[derive(Debug)]
 pub(super) enum Outcome {
@@ -83,7 +91,7 @@ pub(super) fn context(op: &GrepOp) -> usize {
     op.context.min(MAX_CONTEXT) as usize
 }
 
-/// Searches one file from where it stands.
+/// Searches one file.
 ///
 /// # Errors
 /// What reading it said.
@@ -91,13 +99,16 @@ pub(super) fn search(
     searcher: &mut Searcher,
     matcher: &RegexMatcher,
     limits: Limits,
-    file: &File,
+    text: Text<'_>,
 ) -> io::Result<Outcome> {
     let mut collector = Collector {
         limits,
         found: Found::default(),
     };
-    searcher.search_file(matcher, file, &mut collector)?;
+    match text {
+        Text::In(file) => searcher.search_file(matcher, file, &mut collector)?,
+        Text::Whole(whole) => searcher.search_slice(matcher, whole, &mut collector)?,
+    }
     Ok(if collector.found.binary {
         Outcome::Binary
     } else {

@@ -1,6 +1,7 @@
 use std::{
     ffi::OsStr,
     fs::{create_dir_all, write},
+    io::{Seek as _, Write as _},
     os::unix::{ffi::OsStrExt, fs::symlink},
     path::{Path, PathBuf},
 };
@@ -377,5 +378,78 @@ fn errors_have_their_reasons() {
             ..op("x")
         }),
         ErrorReason::InvalidArgument
+    );
+}
+
+/// What is read at once is searched as what is read in pieces.
+#[test]
+fn small_files_are_searched_like_others() {
+    let pieces: [&[u8]; 9] = [
+        b"needle",
+        b"hay",
+        b"\n",
+        b"\r\n",
+        b" ",
+        b"\0",
+        b"\xff\xfe",
+        b"\xef\xbb\xbf",
+        "größe\n".as_bytes(),
+    ];
+    let mut searched = [0; 2];
+    for seed in 0..2_000_u64 {
+        // A small generator: the case is its number.
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut next = |bound: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            usize::try_from(state % bound as u64).unwrap()
+        };
+        let content: Vec<u8> = (0..next(30))
+            .flat_map(|_| pieces[next(pieces.len())])
+            .copied()
+            .collect();
+        let op = GrepOp {
+            context: u32::try_from(next(3)).unwrap(),
+            ..op("needle|^$")
+        };
+        // Who stops early may not have read as far as to a NUL.
+        let is_limited = !content.contains(&0);
+        let limits = Limits {
+            per_file: if is_limited { next(3) as u64 } else { 0 },
+            total: if is_limited { 1 + next(5) as u64 } else { 1_000 },
+            bytes: BUDGET,
+        };
+        let (matcher, mut searcher) = (search::matcher(&op).unwrap(), search::searcher(&op));
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&content).unwrap();
+        let stat = fs::fstat(&file).unwrap();
+        file.rewind().unwrap();
+        let mut buffer = Vec::new();
+        let whole = read_small(&mut buffer, &file, &stat).unwrap();
+        assert_eq!(whole, Some(content.as_slice()).filter(|content| !content.is_empty()));
+        let whole = search::search(&mut searcher, &matcher, limits, Text::Whole(&content)).unwrap();
+        let parts = search::search(&mut searcher, &matcher, limits, Text::In(&file)).unwrap();
+        searched[usize::from(matches!(whole, Outcome::Binary))] += 1;
+        assert_eq!(format!("{whole:?}"), format!("{parts:?}"), "seed {seed}: {content:?}");
+    }
+    assert!(searched.iter().all(|count| *count > 100), "{searched:?}");
+}
+
+#[test]
+fn what_is_not_as_it_was_said_to_be_is_read_in_pieces() {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(b"needle\n").unwrap();
+    let stat = fs::fstat(&file).unwrap();
+    file.write_all(b"more\n").unwrap();
+    assert_eq!(read_small(&mut Vec::new(), &file, &stat).unwrap(), None);
+    file.set_len(SMALL as u64).unwrap();
+    let stat = fs::fstat(&file).unwrap();
+    assert_eq!(read_small(&mut Vec::new(), &file, &stat).unwrap(), None);
+    file.set_len(SMALL as u64 - 1).unwrap();
+    let stat = fs::fstat(&file).unwrap();
+    assert_eq!(
+        read_small(&mut Vec::new(), &file, &stat).unwrap().map(<[u8]>::len),
+        Some(SMALL - 1)
     );
 }
