@@ -299,7 +299,7 @@ impl Monitor {
         self.status.running = Some(running.clone());
         self.pidfd = Some(pidfd);
         if let Err(error) = self.status.write(here) {
-            self.kill_and_wait();
+            self.kill_and_wait().remove();
             return Err(error).during("write the status down");
         }
         Ok(running)
@@ -322,17 +322,20 @@ impl Monitor {
         }
     }
 
-    /// Writes nothing down: what comes next does, or removes it all.
-    fn kill_and_wait(&mut self) {
+    /// Writes nothing down: what comes next does, or removes it all. Answers the cgroups, which are empty now and are still to
+    /// be removed: to clear what v1 counts takes as long as all the rest, and nobody needs to wait for it.
+    fn kill_and_wait(&mut self) -> Cgroups {
         self.kill();
-        if self.pidfd.is_some() {
-            self.clear_up(Some(Cause::Stopped));
+        match self.pidfd {
+            Some(_) => self.clear_up(Some(Cause::Stopped)).1,
+            None => Cgroups::default(),
         }
     }
 
     /// PID 1 has ended: everything in its namespaces ends with it.
     fn ended(&mut self) -> Next {
-        let end = self.clear_up(None);
+        let (end, cgroups) = self.clear_up(None);
+        cgroups.remove();
         self.write_status();
         match end.cause {
             Cause::Deadline | Cause::Idle => self.remove(Some(end.cause)),
@@ -343,8 +346,8 @@ impl Monitor {
         }
     }
 
-    /// Takes PID 1's status, removes its cgroups and notes how it ended.
-    fn clear_up(&mut self, told: Option<Cause>) -> Ended {
+    /// Takes PID 1's status and notes how it ended. Answers the cgroups that it had.
+    fn clear_up(&mut self, told: Option<Cause>) -> (Ended, Cgroups) {
         let status = self.pidfd.take().and_then(|pidfd| {
             waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)
                 .ok()
@@ -371,7 +374,6 @@ impl Monitor {
             }
             (_, status) => ending::why_it_exited(status.and_then(|status| status.exit_status())),
         };
-        cgroups.remove();
         let end = Ended {
             incarnation: running.map(|running| running.incarnation).unwrap_or_default(),
             cause,
@@ -379,7 +381,7 @@ impl Monitor {
             at_ms: now_ms(),
         };
         self.status.last_end = Some(end.clone());
-        end
+        (end, cgroups)
     }
 
     fn write_status(&self) {
@@ -390,7 +392,7 @@ impl Monitor {
 
     /// Frees the name and goes. `cause` is told if it was not asked for.
     fn remove(&mut self, cause: Option<Cause>) -> Next {
-        self.kill_and_wait();
+        let cgroups = self.kill_and_wait();
         let cleared = self.move_out();
         if let Some(cause) = cause {
             let message = match cause {
@@ -411,6 +413,7 @@ impl Monitor {
             };
             self.tell(&Said::Ended { end, gone: true });
         }
+        cgroups.remove();
         match cleared {
             Ok(place) => Next::Clear(place),
             Err(failure) => {
@@ -422,14 +425,16 @@ impl Monitor {
     }
 
     fn remove_for(&mut self, index: usize) -> Next {
-        self.kill_and_wait();
+        let cgroups = self.kill_and_wait();
         let freed = disk_in_use();
         match self.move_out() {
             Ok(place) => {
                 self.speakers[index].say(&Said::Removed(Removal { disk_bytes: freed }));
+                cgroups.remove();
                 Next::Clear(place)
             }
             Err(failure) => {
+                cgroups.remove();
                 self.write_status();
                 self.speakers[index].say(&Said::Failed(failure));
                 Next::GoOn

@@ -25,7 +25,7 @@ use crate::{
     shared::{Shared, internal},
     slot::{Command, News, Slot},
     started::Started,
-    store::{remove, unattended},
+    store::{clear, unattended},
     usage::Gauge,
 };
 
@@ -258,7 +258,7 @@ impl Actor {
                 let _ = time::timeout(REMOVAL, monitor.closed()).await;
             }
             if unattended(&trash, REMOVAL).await {
-                let _ = task::spawn_blocking(move || remove(&trash)).await;
+                let _ = task::spawn_blocking(move || clear(&trash)).await;
             }
             drop(range);
         });

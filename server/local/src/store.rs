@@ -128,8 +128,7 @@ impl Store {
     /// # Errors
     /// With what can't be removed.
     pub(crate) fn discard(&self, dir: &Path, uid: &str) -> io::Result<()> {
-        // Its monitor was killed and could not do it. A status that can't be read is that of nothing that was started.
-        Status::read(dir).unwrap_or_default().remove_cgroups();
+        remove_cgroups(dir);
         let trash = self.trash(uid);
         match fs::rename(dir, &trash) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -290,8 +289,20 @@ pub(crate) fn is_attended(dir: &Path) -> bool {
     fs::File::open(dir).is_ok_and(|file| locked(file) == Err(Errno::WOULDBLOCK))
 }
 
+/// Removes what is left of a sandbox in the trash.
+pub(crate) fn clear(dir: &Path) {
+    remove_cgroups(dir);
+    remove(dir);
+}
+
+/// For a sandbox whose monitor was killed and could not do it.
+fn remove_cgroups(dir: &Path) {
+    // A status that can't be read is that of nothing that was started.
+    Status::read(dir).unwrap_or_default().remove_cgroups();
+}
+
 /// Removes something in the background: what fails now is tried again at the next start.
-pub(crate) fn remove(dir: &Path) {
+fn remove(dir: &Path) {
     if let Err(error) = remove_tree(dir) {
         tracing::warn!(dir = %dir.display(), %error, "can't be removed");
     }

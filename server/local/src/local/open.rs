@@ -25,7 +25,7 @@ use crate::{
     shared::{Shared, unique},
     skeleton::{HostPathError, Skeleton},
     slot::{News, Slot},
-    store::{Contents, Found, Litter, Store, remove, unattended},
+    store::{Contents, Found, Litter, Store, clear, unattended},
 };
 
 /// Monitors that are started at once for sandboxes that have none.
@@ -226,7 +226,7 @@ impl Shared {
         tokio::spawn(async move {
             for (lease, dir) in trash {
                 if unattended(&dir, CLEAN_UP).await {
-                    let _ = task::spawn_blocking(move || remove(&dir)).await;
+                    let _ = task::spawn_blocking(move || clear(&dir)).await;
                 }
                 drop(lease);
             }
