@@ -59,8 +59,8 @@ struct Monitor {
 /// What the loop does next.
 enum Next {
     GoOn,
-    /// The sandbox is removed: what is left is to clear its files.
-    Clear(PathBuf),
+    /// The sandbox is removed: what is left is to clear its files and cgroups.
+    Clear(PathBuf, Cgroups),
     /// We were asked to end, and nothing runs any more.
     Leave,
 }
@@ -114,8 +114,12 @@ pub fn run(dir: &Path, new: bool) -> io::Result<()> {
         match monitor.turn()? {
             Next::GoOn => {}
             Next::Leave => return Ok(()),
-            Next::Clear(place) => {
+            Next::Clear(place, cgroups) => {
                 drop(monitor);
+                // What is removed with its file is not counted any more, and the kernel need not write it first. The
+                // status, which says what the cgroups are, goes behind them.
+                let _ = remove_tree(&place.join(layout::DISK));
+                cgroups.remove();
                 return remove_tree(&place);
             }
         }
@@ -188,7 +192,7 @@ impl Monitor {
                 continue;
             }
             for request in self.speakers[index].hear() {
-                if let next @ Next::Clear(_) = self.answer(index, request) {
+                if let next @ Next::Clear(..) = self.answer(index, request) {
                     return Ok(next);
                 }
             }
@@ -323,7 +327,7 @@ impl Monitor {
     }
 
     /// Writes nothing down: what comes next does, or removes it all. Answers the cgroups, which are empty now and are still to
-    /// be removed: to clear what v1 counts takes as long as all the rest, and nobody needs to wait for it.
+    /// be removed: to clear what v1 counts takes longer than all the rest, and nobody needs to wait for it.
     fn kill_and_wait(&mut self) -> Cgroups {
         self.kill();
         match self.pidfd {
@@ -413,13 +417,12 @@ impl Monitor {
             };
             self.tell(&Said::Ended { end, gone: true });
         }
-        cgroups.remove();
         match cleared {
-            Ok(place) => Next::Clear(place),
+            Ok(place) => Next::Clear(place, cgroups),
             Err(failure) => {
                 eprintln!("sandgate-monitor: {}", failure.message);
                 let gone = |_| self.trash();
-                Next::Clear(std::env::current_dir().unwrap_or_else(gone))
+                Next::Clear(std::env::current_dir().unwrap_or_else(gone), cgroups)
             }
         }
     }
@@ -430,8 +433,7 @@ impl Monitor {
         match self.move_out() {
             Ok(place) => {
                 self.speakers[index].say(&Said::Removed(Removal { disk_bytes: freed }));
-                cgroups.remove();
-                Next::Clear(place)
+                Next::Clear(place, cgroups)
             }
             Err(failure) => {
                 cgroups.remove();
