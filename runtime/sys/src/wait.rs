@@ -51,6 +51,7 @@ pub fn reap(pidfd: BorrowedFd<'_>) -> io::Result<Option<Exit>> {
 }
 
 /// Whether the child behind `pidfd` can be waited for. One that is traced can't, when it has ended, before its tracer lets go.
+#[cfg(feature = "tokio")]
 pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
     matches!(wait(libc::P_PIDFD, pidfd.as_raw_fd() as usize, options), Ok(Some(_)))
