@@ -118,7 +118,9 @@ pub fn run(dir: &Path, new: bool) -> io::Result<()> {
                 drop(monitor);
                 // What is removed with its file is not counted any more, and the kernel need not write it first. The
                 // status, which says what the cgroups are, goes behind them.
-                let _ = remove_tree(&place.join(layout::DISK));
+                for files in [layout::DISK, layout::IMAGE, layout::RUNTIME] {
+                    let _ = remove_tree(&place.join(files));
+                }
                 cgroups.remove();
                 return remove_tree(&place);
             }
@@ -339,6 +341,7 @@ impl Monitor {
     /// PID 1 has ended: everything in its namespaces ends with it.
     fn ended(&mut self) -> Next {
         let (end, cgroups) = self.clear_up(None);
+        // The next start has the same ones.
         cgroups.remove();
         self.write_status();
         match end.cause {

@@ -268,3 +268,32 @@ async fn a_suspend_outlives_the_server() {
     })
     .await;
 }
+
+/// Behind its last word a monitor clears files and cgroups. Killed there, it leaves them to whoever looks after the trash.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_monitor_is_killed_while_it_clears_away() {
+    in_time(async {
+        let mut server = Server::start().await;
+        for also_the_server in [false, true] {
+            let created = server.client().await.create().name("full").send().await.unwrap();
+            let many = Command::shell("mkdir many && cd many && seq 20000 | xargs touch");
+            created.sandbox.run(many).send().await.unwrap();
+            let monitor = server.monitor_pid(&server.sandbox_dir("full")).unwrap();
+            created.sandbox.delete().await.unwrap();
+            kill_process(monitor, Signal::STOP).unwrap();
+            let left = server.left();
+            for kind in ["/trash/", "/sys/fs/cgroup/", "sandgate-monitor"] {
+                assert!(left.iter().any(|left| left.contains(kind)), "no {kind} in {left:?}");
+            }
+            if also_the_server {
+                server.kill();
+            }
+            kill_process(monitor, Signal::KILL).unwrap();
+            if also_the_server {
+                server.restart().await;
+            }
+            server.until_nothing_is_left().await;
+        }
+    })
+    .await;
+}

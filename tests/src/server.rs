@@ -375,8 +375,10 @@ impl Drop for Server {
                 }
             }
         }
-        for group in self.cgroups() {
-            let _ = fs::remove_dir(group);
+        // Monitors remove them behind their last word; those of a monitor that was killed stay.
+        let begun = Instant::now();
+        while !self.cgroups().is_empty() && begun.elapsed() < Duration::from_secs(2) {
+            std::thread::sleep(Duration::from_millis(10));
         }
         remove_empty_parents(self.cgroup_parent.trim_start_matches('/'));
     }

@@ -303,11 +303,13 @@ async fn files(space: &Space, kept: &Sandbox, rounds: usize, report: &mut Report
         ("grep", Some(10.0)),
         ("execute", None),
     ] {
-        let entrants = [
+        let mut entrants = vec![
             Entrant::telling("sandgate", || ours.work(word)),
             Entrant::telling("langchain-k8s", || theirs.work(word)),
-            Entrant::telling("the way", || ours.work("read")),
         ];
+        if word == "grep" {
+            entrants.push(Entrant::telling("read", || ours.work("read")));
+        }
         let costs = take_turns(rounds, &entrants).await;
         let mut speed = |name, against: &str, goal: Option<f64>, estimate| {
             report.add(Figure {
@@ -325,13 +327,13 @@ async fn files(space: &Space, kept: &Sandbox, rounds: usize, report: &mut Report
             goal,
             costs.ratio("langchain-k8s", "sandgate"),
         );
-        // Theirs is one command, not several. What takes us least is the most that there is to gain.
+        // Their grep is one command, where their other tools are several: it can't be beaten by more than our cheapest call.
         if word == "grep" {
             speed(
                 "`read`, the least that a call takes".into(),
                 "their `grep`",
                 None,
-                costs.ratio("langchain-k8s", "the way"),
+                costs.ratio("langchain-k8s", "read"),
             );
         }
     }

@@ -118,10 +118,7 @@ pub fn run(view: &View, op: GrepOp, budget: usize) -> Result<GrepResult> {
 impl Worker {
     /// `stat` is what the kernel says of the file, of which nothing was read yet.
     fn search(&mut self, limits: Limits, file: &File, stat: &Stat) -> std::io::Result<Outcome> {
-        let text = match read_small(&mut self.buffer, file, stat)? {
-            Some(whole) => Text::Whole(whole),
-            None => Text::In(file),
-        };
+        let text = read_small(&mut self.buffer, file, stat).map_or(Text::In(file), Text::Whole);
         search::search(&mut self.searcher, &self.matcher, limits, text)
     }
 }
@@ -201,17 +198,13 @@ impl Job {
 }
 
 /// All of a small file, by one read: the searcher would read its first three bytes, then the others, and then twice nothing.
-/// `None`: it is not small, or not what the kernel said of it.
-fn read_small<'a>(buffer: &'a mut Vec<u8>, file: &File, stat: &Stat) -> std::io::Result<Option<&'a [u8]>> {
-    let Some(size) = usize::try_from(stat.st_size)
-        .ok()
-        .filter(|size| (1..SMALL).contains(size))
-    else {
-        return Ok(None);
-    };
+/// `None`: it is not small, not what the kernel said of it, or can't be read so.
+fn read_small<'a>(buffer: &'a mut Vec<u8>, file: &File, stat: &Stat) -> Option<&'a [u8]> {
+    let size = usize::try_from(stat.st_size).ok();
+    let size = size.filter(|size| (1..SMALL).contains(size))?;
     buffer.resize(SMALL, 0);
-    let read = retry_on_intr(|| pread(file, &mut buffer[..], 0))?;
-    Ok((read == size).then_some(&buffer[..size]))
+    let read = retry_on_intr(|| pread(file, &mut buffer[..], 0)).ok()?;
+    (read == size).then_some(&buffer[..size])
 }
 
 /// `None` at the end of the walk.

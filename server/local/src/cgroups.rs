@@ -82,7 +82,7 @@ impl Cgroups {
         self.parents.clone()
     }
 
-    /// Removes what is empty. What is not belongs to sandboxes that live on.
+    /// Removes what is empty. What is not belongs to sandboxes that live on, or that are still being cleared away.
     pub(crate) fn remove(&self) {
         for dir in self.parents.v1.values().chain(&self.parents.unified) {
             let _ = fs::remove_dir(dir);

@@ -128,11 +128,14 @@ impl Store {
     /// # Errors
     /// With what can't be removed.
     pub(crate) fn discard(&self, dir: &Path, uid: &str) -> io::Result<()> {
-        remove_cgroups(dir);
         let trash = self.trash(uid);
         match fs::rename(dir, &trash) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => remove_tree(&trash),
+            // Its monitor may have moved it there.
+            _ => {
+                remove_cgroups(&trash);
+                remove_tree(&trash)
+            }
         }
     }
 
