@@ -117,14 +117,17 @@ class Server:
         with sandgate.Client(self.address) as client:
             for info in client.list():
                 client.sandbox(info.name).delete()
+        # Their disks and cgroups go behind the answer.
+        until(lambda: not any((self.state_dir / "trash").iterdir()))
         self.kill()
         shutil.rmtree(self.dir)
         remove_cgroups(self._cgroup)
 
 
 def remove_cgroups(name: str) -> None:
-    """Those that a server made for its sandboxes, of every cgroup tree. They are empty."""
+    """Those that a server made for its sandboxes, of every cgroup tree, once what is in them is gone."""
     for path in [*Path("/sys/fs/cgroup").glob(name), *Path("/sys/fs/cgroup").glob(f"*/{name}")]:
+        until(lambda path=path: not any(each.is_dir() for each in path.iterdir()))
         path.rmdir()
 
 
