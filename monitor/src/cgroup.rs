@@ -18,9 +18,11 @@ use crate::{
     status::{Cgroups, Mechanism, mechanism},
 };
 
-/// PID 1 has a group of its own, beside that of all commands.
-const INIT: &str = "init";
+/// All commands.
 const EXECS: &str = "execs";
+/// PID 1, in the cgroup2 tree: a group there has processes or groups. In v1, where it may have both, PID 1 is in the
+/// sandbox's own: the kernel forgets a memory group the more slowly the more sandboxes there are.
+const INIT: &str = "init";
 /// Memory that commands leave to PID 1, at most; of a small sandbox it is an eighth. So it is always a command that the
 /// kernel kills for want of memory, whatever commands do to be spared.
 const RESERVED: u64 = 64 << 20;
@@ -49,7 +51,7 @@ impl Groups {
             let dir = parent.join(uid);
             let made = make_group(&dir).and_then(|()| match controller.as_str() {
                 // The others only limit: commands need no groups of their own in them.
-                "memory" => give(&dir, owner),
+                "memory" => give(&dir, &[EXECS], owner),
                 _ => Ok(()),
             });
             match made {
@@ -94,7 +96,7 @@ impl Groups {
         };
         let dir = parent.join(uid);
         let made = make_group(&dir).and_then(|()| {
-            give(&dir, owner)?;
+            give(&dir, &[INIT, EXECS], owner)?;
             for controller in &parents.unified_controllers {
                 // Commands are counted apart, where that can be had.
                 for group in [&dir, &dir.join(EXECS)] {
@@ -154,15 +156,8 @@ impl Groups {
 
     /// Files of v1 groups that PID 1 writes `0` to, to enter: a thread that moves itself takes no lock of all cgroups.
     pub(crate) fn v1_entrances(&self) -> io::Result<Vec<fs::File>> {
-        let open = |(controller, dir): (&String, &PathBuf)| {
-            let dir = if controller == "memory" {
-                dir.join(INIT)
-            } else {
-                dir.clone()
-            };
-            fs::File::options().write(true).open(dir.join("tasks"))
-        };
-        self.paths.v1.iter().map(open).collect()
+        let open = |dir: &PathBuf| fs::File::options().write(true).open(dir.join("tasks"));
+        self.paths.v1.values().map(open).collect()
     }
 
     /// Directories for the runtime to make groups in: cgroup2, and v1 memory.
@@ -193,10 +188,8 @@ impl Cgroups {
             text.lines()
                 .any(|line| line.strip_prefix("oom_kill ").is_some_and(|n| n != "0"))
         };
-        let v1 = self
-            .v1
-            .get("memory")
-            .map(|dir| dir.join(INIT).join("memory.oom_control"));
+        // Those below are not counted in v1.
+        let v1 = self.v1.get("memory").map(|dir| dir.join("memory.oom_control"));
         let v2 = self.unified.as_ref().map(|dir| dir.join(INIT).join("memory.events"));
         [v1, v2].into_iter().flatten().any(killed)
     }
@@ -237,12 +230,13 @@ fn limit_memory(dir: &Path, v2: bool, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the sandbox make groups in `dir` and move its processes between them.
-fn give(dir: &Path, owner: u32) -> io::Result<()> {
-    let (init, execs) = (dir.join(INIT), dir.join(EXECS));
-    fs::create_dir(&init)?;
-    fs::create_dir(&execs)?;
-    for group in [dir, &init, &execs] {
+/// Makes groups in `dir`, and lets the sandbox make others and move its processes between them.
+fn give(dir: &Path, below: &[&str], owner: u32) -> io::Result<()> {
+    let below: Vec<_> = below.iter().map(|name| dir.join(name)).collect();
+    for group in &below {
+        fs::create_dir(group)?;
+    }
+    for group in below.iter().map(PathBuf::as_path).chain([dir]) {
         chown(group, Some(owner), Some(owner))?;
         for file in ["cgroup.procs", "tasks", "cgroup.threads", "cgroup.subtree_control"] {
             match chown(group.join(file), Some(owner), Some(owner)) {
@@ -271,8 +265,6 @@ fn remove_group(dir: &Path) -> bool {
             remove_group(&entry.path());
         }
     }
-    // What v1 still counts for files that were read would keep the group in use.
-    let _ = fs::write(dir.join("memory.force_empty"), "0");
     match fs::remove_dir(dir) {
         Ok(()) => true,
         Err(error) => error.kind() == io::ErrorKind::NotFound,

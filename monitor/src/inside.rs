@@ -10,7 +10,10 @@ use std::{
     io::Write as _,
     os::{
         fd::{AsFd as _, OwnedFd},
-        unix::{fs::symlink, net::UnixStream},
+        unix::{
+            fs::{PermissionsExt as _, symlink},
+            net::UnixStream,
+        },
     },
     path::{Path, PathBuf},
 };
@@ -384,11 +387,12 @@ fn make_proc() -> io::Result<()> {
     Ok(mount("proc", mount_point("proc")?, "proc", QUIET, None)?)
 }
 
-/// /dev as containers have it. tmpfs is charged to the sandbox's memory, so each has a size.
+/// /dev as containers have it. tmpfs is charged to the sandbox's memory, so it has a size. /dev/shm is in the same one: with
+/// each file system that is mounted the kernel takes longer to forget a memory group, and others' sandboxes wait for that.
 fn make_dev(gid: &str) -> io::Result<()> {
     let root = mount_point("dev")?;
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
-    mount("tmpfs", &root, "tmpfs", flags, c"size=64k,mode=755")?;
+    mount("tmpfs", &root, "tmpfs", flags, c"size=64m,mode=755")?;
     for device in DEVICES {
         fs::write(root.join(device), "")?;
         mount_bind(Path::new("/dev").join(device), root.join(device))?;
@@ -396,19 +400,14 @@ fn make_dev(gid: &str) -> io::Result<()> {
     for (name, to) in DEVICE_LINKS {
         symlink(to, root.join(name))?;
     }
-    for dir in ["pts", "shm"] {
-        fs::create_dir(root.join(dir))?;
-    }
+    let (pts, shm) = (root.join("pts"), root.join("shm"));
+    fs::create_dir(&pts)?;
     let options = CString::new(format!("newinstance,ptmxmode=0666,mode=0620{gid}"))?;
-    mount("devpts", root.join("pts"), "devpts", flags, options.as_c_str())?;
-    mount(
-        "tmpfs",
-        root.join("shm"),
-        "tmpfs",
-        flags | MountFlags::NODEV,
-        c"size=64m,mode=1777",
-    )?;
-    Ok(())
+    mount("devpts", pts, "devpts", flags, options.as_c_str())?;
+    fs::create_dir(&shm)?;
+    fs::set_permissions(&shm, fs::Permissions::from_mode(0o1777))?;
+    // A mount of its own, for those who look for one.
+    Ok(mount_bind(&shm, &shm)?)
 }
 
 /// So that programs find the address of the machine that they are on. Written beside the template's root before the two
