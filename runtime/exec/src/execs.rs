@@ -16,7 +16,7 @@ use sandgate_files::Defaults;
 use sandgate_output::Store;
 use sandgate_proto::{runtime::v1::ExecSpec, v1::ErrorReason};
 use sandgate_sys::Counters;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::{
     exec::Exec,
@@ -43,6 +43,8 @@ struct Inner {
     starts: Semaphore,
     /// How many execs have a process alive.
     alive: watch::Sender<usize>,
+    /// An exec has come: there will be something to sweep.
+    stirred: Notify,
 }
 
 #[derive(Default)]
@@ -80,13 +82,13 @@ impl Execs {
         let sweeper = execs.clone();
         task::spawn("drop old records", "", async move {
             loop {
+                // A sandbox that only waits for its first command costs nothing: of those there are many.
+                if sweeper.table().execs.is_empty() && sweeper.0.launcher.is_at_rest() {
+                    sweeper.0.stirred.notified().await;
+                }
                 tokio::time::sleep(SWEEP).await;
                 sweeper.drop_old().await;
-                sweeper.0.launcher.dismiss_unused().await;
-                if let Some(roots) = sweeper.0.launcher.roots.clone() {
-                    // Removing many of them takes its time.
-                    let _ = tokio::task::spawn_blocking(move || roots.rest()).await;
-                }
+                sweeper.0.launcher.rest().await;
             }
         });
         Ok(execs)

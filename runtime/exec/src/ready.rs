@@ -15,6 +15,7 @@ use std::{
 use sandgate_files::User;
 use sandgate_proto::runtime::v1::StartFailure;
 use sandgate_sys::{Command, Parked, Stdio};
+use tokio::task::spawn_blocking;
 
 use crate::{
     children::Awaited,
@@ -115,11 +116,20 @@ impl Launcher {
         }
     }
 
-    /// The same where no command has come for a while.
-    pub(crate) async fn dismiss_unused(&self) {
+    /// Lets go of what is kept for commands that do not come. Called from time to time.
+    pub(crate) async fn rest(&self) {
         if let Some(unused) = self.bench.take_unused() {
             unused.leave().await;
         }
+        if let Some(unused) = self.roots.as_ref().and_then(Roots::take_unused) {
+            // Removing many of them takes its time.
+            let _ = spawn_blocking(move || drop(unused)).await;
+        }
+    }
+
+    /// Whether nothing is kept.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.bench.seat().ready.is_none() && self.roots.as_ref().is_none_or(Roots::is_at_rest)
     }
 
     fn park(&self, group: ExecGroup) -> io::Result<Option<Ready>> {

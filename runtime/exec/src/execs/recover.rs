@@ -5,7 +5,7 @@ use std::{collections::HashSet, fs, io, os::unix::fs::OpenOptionsExt as _, sync:
 use sandgate_output::{LogOptions, Offsets, OnFull, Store};
 use sandgate_proto::runtime::v1::{ExecExit, ExecInfo, ExecLost, ExecState, exec_exit};
 use sandgate_sys::Counters;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use super::{HEAD_BYTES, Inner, STARTS_AT_ONCE, Table};
 use crate::{
@@ -74,6 +74,7 @@ pub(super) fn open(settings: Settings) -> io::Result<Inner> {
         table: table.into(),
         starts: Semaphore::new(STARTS_AT_ONCE),
         alive: watch::Sender::new(0),
+        stirred: Notify::new(),
     })
 }
 

@@ -76,6 +76,7 @@ impl Execs {
         });
         table.execs.insert(id.to_owned(), exec.clone());
         table.order.push_back(id.to_owned());
+        self.0.stirred.notify_one();
         Ok(Inserted::New(exec, Box::new(spec), slot))
     }
 

@@ -47,6 +47,10 @@ pub(crate) struct ExecGroup {
     pool: Arc<Pool>,
 }
 
+/// Groups that are of no use any more. Removed when this is dropped, which blocks.
+#[derive(Debug)]
+pub(crate) struct Unused(Vec<Groups>);
+
 /// One group in the cgroup2 tree, and one in the v1 memory tree where there is one.
 #[derive(Debug)]
 struct Groups {
@@ -122,16 +126,24 @@ impl Roots {
         }
     }
 
-    /// Removes what was kept for execs that did not come. Called from time to time.
-    pub(crate) fn rest(&self) {
+    /// Takes what was kept for execs that did not come, if there is any. Called from time to time.
+    pub(crate) fn take_unused(&self) -> Option<Unused> {
         let taken = self.pool.taken.swap(0, Ordering::Relaxed);
         let kept = usize::try_from(taken).unwrap_or(MOST_IDLE);
-        let unused = {
-            let mut idle = self.pool.idle();
-            let kept = kept.min(idle.len());
-            idle.split_off(kept)
-        };
-        unused.iter().for_each(Groups::remove);
+        let mut idle = self.pool.idle();
+        let kept = kept.min(idle.len());
+        Some(Unused(idle.split_off(kept))).filter(|unused| !unused.0.is_empty())
+    }
+
+    /// Whether none are kept.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.pool.idle().is_empty()
+    }
+}
+
+impl Drop for Unused {
+    fn drop(&mut self) {
+        self.0.iter().for_each(Groups::remove);
     }
 }
 
