@@ -31,7 +31,7 @@ pub use self::{
     child::hold_until_exec,
     clone3::{CLONE3_KEY, Clone3Key, use_clone3_key},
     counters::Counters,
-    inherited::{inherit_nothing, inherited},
+    inherited::{inherit_nothing, inherited, with_own_descriptors},
     isolate::{
         MountChange, Namespaces, attach_loop, c_string, change_mount, child_signals, clone_into_namespaces,
         exec_descriptor, leave_session_keyring, loopback_up, termination_signals, unshare_cgroup,

@@ -16,6 +16,7 @@ mod settings;
 mod shared;
 mod skeleton;
 mod slot;
+mod spawner;
 mod started;
 mod store;
 mod usage;

@@ -6,9 +6,11 @@ use std::{
     collections::VecDeque,
     fs::File,
     io,
-    os::{fd::OwnedFd, unix::fs::OpenOptionsExt as _, unix::net::UnixStream as StdStream},
-    path::Path,
-    process::Stdio,
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::{fs::OpenOptionsExt as _, net::UnixStream as StdStream},
+    },
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -17,17 +19,20 @@ use sandgate_monitor::{
     control::{Request, Said, line},
     layout,
 };
+use sandgate_sys::{Exit, ExitStatus};
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines, unix::AsyncFd},
     net::{
         UnixStream,
         unix::{OwnedReadHalf, OwnedWriteHalf},
     },
-    process::Command,
     time,
 };
 
-use crate::carrier::connect;
+use crate::{
+    carrier::connect,
+    spawner::{Spawner, Starting},
+};
 
 /// How long a monitor may take for anything but removing.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -55,11 +60,45 @@ pub(crate) struct End {
     pub(crate) gone: bool,
 }
 
+/// A monitor that is being started.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    dir: PathBuf,
+    ours: StdStream,
+    starting: Starting,
+}
+
+// === impl Launch ===
+
+impl Launch {
+    /// Waits for the monitor's first word.
+    pub(crate) async fn met(self) -> io::Result<Monitor> {
+        let pidfd = self.starting.started().await?;
+        tokio::spawn(see_out(self.dir, sandgate_sys::readiness(pidfd)?));
+        Monitor::hear(UnixStream::from_std(self.ours)?, true).await
+    }
+}
+
+/// Waits for a monitor's end.
+async fn see_out(dir: PathBuf, pidfd: AsyncFd<OwnedFd>) {
+    let ended = pidfd
+        .readable()
+        .await
+        .and_then(|_| sandgate_sys::reap(pidfd.get_ref().as_fd()));
+    match ended {
+        Ok(Some(Exit { status, .. })) if status != ExitStatus::Code(0) => {
+            tracing::warn!(dir = %dir.display(), ?status, "a monitor ended badly; its log may say why");
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "a monitor can't be waited for"),
+    }
+}
+
 // === impl Monitor ===
 
 impl Monitor {
-    /// Starts a monitor on a directory. `new`: the sandbox is to be made there.
-    pub(crate) async fn start(program: &Path, dir: &Path, new: bool) -> io::Result<Self> {
+    /// Has a monitor started on a directory. `new`: the sandbox is to be made there. May block for a moment.
+    pub(crate) fn launch(spawner: &Spawner, program: &Path, dir: &Path, new: bool) -> io::Result<Launch> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
         let log = File::options()
@@ -67,30 +106,14 @@ impl Monitor {
             .create(true)
             .mode(0o600)
             .open(dir.join(layout::LOG))?;
-        // Nothing here may make std fork: see `std::os::unix::process::CommandExt`.
-        let mut command = Command::new(program);
-        command
-            .arg(dir)
-            .args(new.then_some("--new"))
-            .env_clear()
-            .current_dir("/")
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::null())
-            .stderr(log);
-        let mut child = command.spawn()?;
-        // The command holds the monitor's end of the connection: open there, its death would not be seen.
-        drop(command);
-        let dir = dir.to_owned();
-        tokio::spawn(async move {
-            match child.wait().await {
-                Ok(status) if !status.success() => {
-                    tracing::warn!(dir = %dir.display(), %status, "a monitor ended badly; its log may say why");
-                }
-                Ok(_) => {}
-                Err(error) => tracing::warn!(%error, "a monitor can't be waited for"),
-            }
-        });
-        Self::hear(UnixStream::from_std(ours)?, true).await
+        let mut words = vec![program.into(), dir.into()];
+        words.extend(new.then(|| "--new".into()));
+        Ok(Launch {
+            dir: dir.to_owned(),
+            ours,
+            // The monitor's end of the connection is closed here with it: it would hide the monitor's death.
+            starting: spawner.start(&words, theirs.into(), log.into())?,
+        })
     }
 
     /// Finds the monitor of a directory.
@@ -214,9 +237,14 @@ mod tests {
     #[tokio::test]
     async fn a_program_that_is_no_monitor_is_an_error_and_no_wait() {
         let dir = tempfile::tempdir().unwrap();
-        let error = Monitor::start(Path::new("/bin/true"), dir.path(), true)
-            .await
-            .unwrap_err();
+        let spawner = Spawner::new().unwrap();
+        let start = async |program: &str| {
+            Monitor::launch(&spawner, Path::new(program), dir.path(), true)
+                .unwrap()
+                .met()
+                .await
+        };
+        let error = start("/bin/true").await.unwrap_err();
         assert!(
             matches!(
                 error.kind(),
@@ -224,11 +252,7 @@ mod tests {
             ),
             "{error}"
         );
-        assert!(
-            Monitor::start(Path::new("/no/such/program"), dir.path(), true)
-                .await
-                .is_err()
-        );
+        assert!(start("/no/such/program").await.is_err());
         assert!(Monitor::find(dir.path()).await.is_err());
     }
 }

@@ -17,6 +17,7 @@ use crate::{
     ranges::Ranges,
     settings::Settings,
     slot::{Slot, Slots},
+    spawner::Spawner,
     store::Store,
 };
 
@@ -28,6 +29,7 @@ pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(2);
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) store: Store,
+    pub(crate) spawner: Spawner,
     pub(crate) table: Arc<Table>,
     pub(crate) cgroups: Cgroups,
     /// `None`: we are not root, and have no uids to give.

@@ -70,7 +70,8 @@ impl Actor {
         match Monitor::find(dir).await {
             Err(_) if dir.join(layout::RECORD).exists() => {
                 let _one_of_few = self.shared.restarts.acquire().await;
-                Monitor::start(&self.shared.settings.monitor_bin, dir, false).await
+                let program = &self.shared.settings.monitor_bin;
+                Monitor::launch(&self.shared.spawner, program, dir, false)?.met().await
             }
             found => found,
         }

@@ -1,6 +1,6 @@
 //! Making a sandbox, and bringing one back.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, sync::Arc};
 
 use sandgate_errors::Refusal;
 use sandgate_monitor::{
@@ -56,22 +56,30 @@ impl Actor {
     }
 
     async fn birth(&mut self, asked: Instant) -> Result<(), Refusal> {
-        let (store, record) = (self.shared.store.clone(), self.record.clone());
+        let (shared, record) = (Arc::clone(&self.shared), self.record.clone());
         let began = Instant::now();
-        let made = Self::blocking(move || store.make(&record)).await;
-        let dir = made.map_err(|error| failed("the sandbox's directory can't be made", &error))?;
-        let recorded = step("record", began.elapsed());
-        let began = Instant::now();
-        let program = &self.shared.settings.monitor_bin;
-        let monitor = Monitor::start(program, &dir, true).await;
+        // Its monitor starts right behind it, without a turn of ours between the two.
+        let made = Self::blocking(move || {
+            let dir = shared.store.make(&record)?;
+            let recorded = Instant::now();
+            let launch = Monitor::launch(&shared.spawner, &shared.settings.monitor_bin, &dir, true);
+            Ok((dir, recorded, launch))
+        });
+        let (dir, recorded, launch) = made
+            .await
+            .map_err(|error| failed("the sandbox's directory can't be made", &error))?;
+        let monitor = match launch {
+            Ok(launch) => launch.met().await,
+            Err(error) => Err(error),
+        };
         self.monitor = Some(monitor.map_err(|error| {
-            let log = log_end(&dir);
-            failed(&format!("{} can't be started{log}", program.display()), &error)
+            let program = self.shared.settings.monitor_bin.display();
+            failed(&format!("{program} can't be started{}", log_end(&dir)), &error)
         })?);
         let beginning = Beginning {
             asked,
             resumed: false,
-            steps: vec![recorded, step("monitor", began.elapsed())],
+            steps: vec![step("record", recorded - began), step("monitor", recorded.elapsed())],
         };
         // Plain processes see the directory by its path: it has to be where it stays before they start.
         if self.record.spec.isolation == IsolationLevel::None {

@@ -25,6 +25,7 @@ use crate::{
     shared::{Shared, unique},
     skeleton::{HostPathError, Skeleton},
     slot::{News, Slot},
+    spawner::Spawner,
     store::{Contents, Found, Litter, Store, clear, unattended},
 };
 
@@ -66,6 +67,9 @@ pub enum OpenError {
     /// The machine.
     #[error("this machine does not say which boot this is: {0}")]
     Boot(#[source] io::Error),
+    /// A thread of ours.
+    #[error("the thread that starts monitors can't be had: {0}")]
+    Thread(#[source] io::Error),
     /// Random numbers.
     #[error("{0}")]
     Random(String),
@@ -120,6 +124,7 @@ fn prepare(mut settings: Settings) -> Result<(Arc<Shared>, Contents), OpenError>
     let is_root = rustix::process::geteuid().is_root();
     let shared = Shared {
         store,
+        spawner: Spawner::new().map_err(OpenError::Thread)?,
         table: Arc::new(Table::new(epoch)),
         cgroups: Cgroups::find(settings.cgroup_parent.as_deref()),
         ranges: is_root.then(|| Ranges::new(settings.uids)),
