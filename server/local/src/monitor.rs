@@ -6,22 +6,19 @@ use std::{
     collections::VecDeque,
     fs::File,
     io,
-    os::{
-        fd::{AsFd as _, OwnedFd},
-        unix::{fs::OpenOptionsExt as _, net::UnixStream as StdStream},
-    },
+    os::unix::{fs::OpenOptionsExt as _, net::UnixStream as StdStream},
     path::{Path, PathBuf},
     time::Duration,
 };
 
+use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
 use sandgate_monitor::{
     Ended, Status,
     control::{Request, Said, line},
     layout,
 };
-use sandgate_sys::{Exit, ExitStatus};
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines, unix::AsyncFd},
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
     net::{
         UnixStream,
         unix::{OwnedReadHalf, OwnedWriteHalf},
@@ -36,6 +33,8 @@ use crate::{
 
 /// How long a monitor may take for anything but removing.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How often to look for the end of one that can't be waited for otherwise.
+const LOOK: Duration = Duration::from_secs(1);
 /// How long it may take to say how it is.
 const FIRST_WORD: Duration = Duration::from_secs(20);
 
@@ -73,20 +72,27 @@ pub(crate) struct Launch {
 impl Launch {
     /// Waits for the monitor's first word.
     pub(crate) async fn met(self) -> io::Result<Monitor> {
-        let pidfd = self.starting.started().await?;
-        tokio::spawn(see_out(self.dir, sandgate_sys::readiness(pidfd)?));
+        let pid = self.starting.started().await?;
+        tokio::spawn(see_out(self.dir, pid));
         Monitor::hear(UnixStream::from_std(self.ours)?, true).await
     }
 }
 
 /// Waits for a monitor's end.
-async fn see_out(dir: PathBuf, pidfd: AsyncFd<OwnedFd>) {
-    let ended = pidfd
-        .readable()
-        .await
-        .and_then(|_| sandgate_sys::reap(pidfd.get_ref().as_fd()));
+async fn see_out(dir: PathBuf, pid: Pid) {
+    // A child that nobody has waited for keeps its pid. Where there is no descriptor for it, as under valgrind, it is looked for.
+    let opened = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from);
+    if let Ok(pidfd) = opened.and_then(sandgate_sys::readiness) {
+        let _ = pidfd.readable().await;
+    }
+    let ended = loop {
+        match waitpid(Some(pid), WaitOptions::NOHANG) {
+            Ok(None) => time::sleep(LOOK).await,
+            ended => break ended,
+        }
+    };
     match ended {
-        Ok(Some(Exit { status, .. })) if status != ExitStatus::Code(0) => {
+        Ok(Some((_, status))) if status.exit_status() != Some(0) => {
             tracing::warn!(dir = %dir.display(), ?status, "a monitor ended badly; its log may say why");
         }
         Ok(_) => {}

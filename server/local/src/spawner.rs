@@ -21,7 +21,7 @@ use rustix::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
         SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
     },
-    process::{Pid, PidfdFlags, pidfd_open},
+    process::Pid,
 };
 use tokio::{io::AsyncReadExt as _, net::UnixStream};
 
@@ -89,13 +89,9 @@ impl Spawner {
 
 impl Starting {
     /// Waits until the program has begun. It is our child, and is to be waited for.
-    pub(crate) async fn started(self) -> io::Result<OwnedFd> {
+    pub(crate) async fn started(self) -> io::Result<Pid> {
         let number = UnixStream::from_std(self.0)?.read_i32().await?;
-        match Pid::from_raw(number.max(0)) {
-            // A child that nobody has waited for keeps its pid.
-            Some(pid) => Ok(pidfd_open(pid, PidfdFlags::empty())?),
-            None => Err(io::Error::from_raw_os_error(-number)),
-        }
+        Pid::from_raw(number.max(0)).ok_or_else(|| io::Error::from_raw_os_error(-number))
     }
 }
 
@@ -150,7 +146,7 @@ mod tests {
 
     use rustix::{
         io::{FdFlags, fcntl_setfd},
-        process::{WaitId, WaitIdOptions, waitid},
+        process::{WaitOptions, waitpid},
     };
 
     use super::*;
@@ -182,11 +178,11 @@ mod tests {
             started.push((number, UnixStream::from_std(ours).unwrap(), starting.unwrap()));
         }
         for (number, mut connection, starting) in started {
-            let pidfd = starting.started().await.unwrap();
+            let pid = starting.started().await.unwrap();
             let mut said = String::new();
             connection.read_to_string(&mut said).await.unwrap();
             assert_eq!(said, format!("word {number}\n"));
-            waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED).unwrap();
+            waitpid(Some(pid), WaitOptions::empty()).unwrap();
         }
     }
 
@@ -201,7 +197,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         let error = start(&"x".repeat(ROOM + 1)).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ArgumentListTooLong);
-        let pidfd = start("true").await.unwrap();
-        waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED).unwrap();
+        let pid = start("true").await.unwrap();
+        waitpid(Some(pid), WaitOptions::empty()).unwrap();
     }
 }
