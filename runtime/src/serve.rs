@@ -62,8 +62,7 @@ const FRAME: u32 = 128 << 10;
 /// many callers, and by default the twenty-first that is cancelled at once ends the connection of all.
 const MAX_STREAMS: u32 = 100_000;
 /// Threads for what blocks. They stay: a sandbox that is out of processes could not start another, which tokio answers
-/// with a panic if there is none. The first command is started by one, so that there is one before anything else runs, and
-/// none in a sandbox that only waits.
+/// with a panic if there is none.
 const BLOCKING_THREADS: usize = 400;
 const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 const KEEPALIVE: Duration = Duration::from_secs(30);
@@ -155,6 +154,9 @@ async fn serve(args: Args) -> Result<(), StartError> {
         cwd: args.cwd.clone(),
     };
     let execs = Execs::open(settings(&args, &identity, user)).await.map_err(state_dir)?;
+    // The first thread for what blocks, before others could leave it no room. Nobody waits for it. Not sooner: it has the
+    // signals of children held back, as we do by now.
+    drop(tokio::task::spawn_blocking(|| ()));
     let litter = Litter::open(&args.state_dir.join("litter")).map_err(state_dir)?;
     let files = Files::new(defaults, litter);
     let (stop, stops) = mpsc::channel(1);

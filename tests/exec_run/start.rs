@@ -1,5 +1,7 @@
 //! Where, as whom and within what a command runs; why it can't; how it ended.
 
+use std::{io::Read as _, process};
+
 use super::*;
 
 #[tokio::test]
@@ -274,4 +276,48 @@ async fn the_exit_says_how_and_at_what_cost() {
         let at = |at: Option<prost_types::Timestamp>| std::time::SystemTime::try_from(at.unwrap()).unwrap();
         assert!(at(exit.exited_at) >= at(exec.started_at) + Duration::from_millis(400));
     }
+}
+
+/// Also if nothing was ever started: what programs are started with is there from the beginning.
+#[tokio::test]
+async fn a_runtime_that_may_have_no_more_processes_says_so_and_goes_on() {
+    // They are counted for each user, threads too, and root is not held to it.
+    let script = r#"
+        place=$(dirname "$3")
+        cp "$1" "$place/runtime" && chmod 755 "$place/runtime" && chown 54321 "$place" "$place/workspace" && shift &&
+            exec prlimit --nproc=30 setpriv --reuid=54321 --regid=54321 --clear-groups "$place/runtime" "$@"
+    "#;
+    let runtime = Runtime::start_with(RuntimeOptions {
+        wrapper: ["sh", "-c", script, "sh"].map(Into::into).to_vec(),
+        ..Default::default()
+    })
+    .await;
+    let mut client = runtime.connect().await;
+    let crowd = "
+import sys, threading, time
+for _ in range(40):
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+print('here', flush=True)
+sys.stdin.read()
+";
+    let mut crowd = process::Command::new("setpriv")
+        .args([
+            "--reuid=54321",
+            "--regid=54321",
+            "--clear-groups",
+            "/usr/bin/python3",
+            "-c",
+            crowd,
+        ])
+        .stdin(process::Stdio::piped())
+        .stdout(process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    crowd.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
+    let failure = run(&mut client, shell("true")).await.exec.unwrap().start_failure;
+    // With its stdin.
+    assert!(crowd.wait().unwrap().success());
+    let failure = failure.expect("there was room for more");
+    assert_eq!(failure.reason(), Reason::NoResources, "{failure:?}");
+    assert_eq!(stdout(&mut client, shell("id -u")).await, "54321\n");
 }
