@@ -82,9 +82,9 @@ impl Execs {
         let sweeper = execs.clone();
         task::spawn("drop old records", "", async move {
             loop {
-                // A sandbox that only waits for its first command costs nothing: of those there are many.
-                if sweeper.table().execs.is_empty() && sweeper.0.launcher.is_at_rest() {
-                    sweeper.0.stirred.notified().await;
+                // A sandbox that only waits for a command costs nothing: of those there are many.
+                if let Some(quiet) = sweeper.quiet_for() {
+                    let _ = tokio::time::timeout(quiet, sweeper.0.stirred.notified()).await;
                 }
                 tokio::time::sleep(SWEEP).await;
                 sweeper.drop_old().await;

@@ -122,8 +122,7 @@ impl Launcher {
             unused.leave().await;
         }
         if let Some(unused) = self.roots.as_ref().and_then(Roots::take_unused) {
-            // Removing many of them takes its time.
-            let _ = spawn_blocking(move || drop(unused)).await;
+            let _ = spawn_blocking(|| unused.remove()).await;
         }
     }
 

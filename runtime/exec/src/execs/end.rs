@@ -83,6 +83,19 @@ impl Execs {
         }
     }
 
+    /// For how long there will be nothing to let go of if no exec comes. `None`: there is something now, or may be soon.
+    pub(super) fn quiet_for(&self) -> Option<Duration> {
+        if !self.0.launcher.is_at_rest() {
+            return None;
+        }
+        let keep_for = self.0.launcher.settings.keep_for;
+        let table = self.table();
+        table.execs.values().try_fold(Duration::MAX, |quiet, exec| {
+            let age = exec.status.borrow().over_at?.elapsed().unwrap_or_default();
+            Some(quiet.min(keep_for.saturating_sub(age)))
+        })
+    }
+
     fn old(&self) -> Vec<String> {
         let settings = &self.0.launcher.settings;
         let table = self.table();

@@ -47,7 +47,7 @@ pub(crate) struct ExecGroup {
     pool: Arc<Pool>,
 }
 
-/// Groups that are of no use any more. Removed when this is dropped, which blocks.
+/// Groups that are of no use any more.
 #[derive(Debug)]
 pub(crate) struct Unused(Vec<Groups>);
 
@@ -141,8 +141,11 @@ impl Roots {
     }
 }
 
-impl Drop for Unused {
-    fn drop(&mut self) {
+// === impl Unused ===
+
+impl Unused {
+    /// Removes them. Many take their time.
+    pub(crate) fn remove(self) {
         self.0.iter().for_each(Groups::remove);
     }
 }
