@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
+    os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd},
     sync::{
         atomic::{AtomicBool, Ordering},
         mpsc,
@@ -10,6 +10,8 @@ use std::{
     thread,
 };
 
+/// The first one behind the standard three.
+const FIRST: RawFd = libc::STDERR_FILENO + 1;
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// Takes over the descriptor of that number. Only once in the life of the process: a second owner would close it under
@@ -18,7 +20,7 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 /// # Errors
 /// When it is one of the standard three, not open, or was taken before.
 pub fn inherited(number: i32) -> io::Result<OwnedFd> {
-    if number <= libc::STDERR_FILENO || TAKEN.swap(true, Ordering::AcqRel) {
+    if number < FIRST || TAKEN.swap(true, Ordering::AcqRel) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     // SAFETY: F_SETFD only changes a flag; on a number that is not open it fails.
@@ -32,47 +34,58 @@ pub fn inherited(number: i32) -> io::Result<OwnedFd> {
 /// Closes all descriptors that whoever started us left open, but the standard three. First thing in a program: what it has
 /// opened itself would go too.
 pub fn inherit_nothing() {
-    // SAFETY: closes numbers that nobody in this process has an owner for yet, as the caller promises.
-    unsafe { close_range(libc::STDERR_FILENO + 1, RawFd::MAX) };
+    // SAFETY: closes numbers that nobody in this process has an owner for yet, as the caller promises. What can't be closed
+    // stays open, as it would be without this.
+    let _ = unsafe { close_range(FIRST, RawFd::MAX, 0) };
 }
 
 /// Starts a thread with a table of descriptors of its own: `given` and the standard three are all that is in it. What it starts
-/// inherits from that table. It can't wake tokio, which is done through a descriptor, and nothing else that owns one may be
-/// given to it.
+/// inherits from that table. It can't wake tokio, which is done through a descriptor. Where the kernel refuses a table, or a
+/// filter of system calls does, the thread has the table of all.
 ///
 /// # Errors
-/// When no thread can be started, or the kernel refuses it a table.
-pub fn with_own_descriptors(name: &str, given: OwnedFd, body: impl FnOnce(OwnedFd) + Send + 'static) -> io::Result<()> {
+/// When no thread can be started.
+pub fn with_own_descriptors(name: &str, given: OwnedFd, body: fn(OwnedFd)) -> io::Result<()> {
     let number = given.as_raw_fd();
     let (tell, told) = mpsc::channel();
     let own = move || {
-        // SAFETY: from here on this thread opens and closes in a copy of the table.
-        let unshared = unsafe { libc::unshare(libc::CLONE_FILES) };
-        if unshared != 0 {
-            let _ = tell.send(Err(io::Error::last_os_error()));
-            return;
-        }
-        // SAFETY: the owners of what is closed here are other threads, whose table has it still.
-        unsafe {
-            close_range(libc::STDERR_FILENO + 1, number - 1);
-            close_range(number + 1, RawFd::MAX);
-        }
-        // SAFETY: it is open, and nobody has it in this table.
-        let given = unsafe { OwnedFd::from_raw_fd(number) };
-        let _ = tell.send(Ok(()));
-        body(given);
+        // SAFETY: `body` can't have taken anything that owns a descriptor, and neither have we.
+        let has_own = unsafe { leave_all_but(number) };
+        let _ = tell.send(has_own.is_ok());
+        // SAFETY: it is open. Nobody has it in a table of our own; in that of all, it is left to us.
+        body(unsafe { OwnedFd::from_raw_fd(number) });
     };
     thread::Builder::new().name(name.to_owned()).spawn(own)?;
-    let has_own = told.recv().map_err(io::Error::other)?;
-    drop(given);
-    has_own
+    if told.recv() != Ok(true) {
+        // The thread has this very one.
+        let _ = given.into_raw_fd();
+    }
+    Ok(())
+}
+
+/// Gives this thread a table of its own with nothing in it but the standard three and this one.
+///
+/// # Safety
+/// The thread owns no other descriptor.
+unsafe fn leave_all_but(number: RawFd) -> io::Result<()> {
+    // Not `unshare`: filters that are there against namespaces refuse it, such as the one that Docker has by default.
+    // SAFETY: from here on this thread opens and closes in a copy; whoever owns what is closed there has it in the other one.
+    unsafe { close_range(number + 1, RawFd::MAX, libc::CLOSE_RANGE_UNSHARE)? };
+    if number == FIRST {
+        return Ok(());
+    }
+    // SAFETY: as above.
+    unsafe { close_range(FIRST, number - 1, 0) }
 }
 
 /// Closes the descriptors of these numbers, if there are any.
 ///
 /// # Safety
-/// Nobody who shares the table may own one of them.
-unsafe fn close_range(first: RawFd, last: RawFd) {
+/// Nobody who goes on with that table may own one of them.
+unsafe fn close_range(first: RawFd, last: RawFd, flags: libc::c_uint) -> io::Result<()> {
     // SAFETY: as the caller promises.
-    unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }

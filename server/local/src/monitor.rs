@@ -72,9 +72,15 @@ pub(crate) struct Launch {
 impl Launch {
     /// Waits for the monitor's first word.
     pub(crate) async fn met(self) -> io::Result<Monitor> {
-        let pid = self.starting.started().await?;
-        tokio::spawn(see_out(self.dir, pid));
-        Monitor::hear(UnixStream::from_std(self.ours)?, true).await
+        let Self { dir, ours, starting } = self;
+        // Apart from us: one that begins late is to be waited for, too.
+        let begun = tokio::spawn(async move {
+            let pid = starting.started().await?;
+            tokio::spawn(see_out(dir, pid));
+            Ok(())
+        });
+        timely(FIRST_WORD, async { begun.await.map_err(io::Error::other)? }).await?;
+        Monitor::hear(UnixStream::from_std(ours)?, true).await
     }
 }
 

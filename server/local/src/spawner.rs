@@ -16,7 +16,7 @@ use std::{
 };
 
 use rustix::{
-    io::Errno,
+    io::{Errno, retry_on_intr},
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
         SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -52,16 +52,8 @@ impl Spawner {
     pub(crate) fn new() -> io::Result<Self> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         sandgate_sys::with_own_descriptors("spawner", theirs, |orders| {
-            let mut words = vec![0; ROOM];
-            while let Ok(Some((length, sent))) = receive(&orders, &mut words) {
-                let Some(Sent { stdin, stderr, answer }) = sent else {
-                    continue;
-                };
-                let started = start(&words[..length], stdin, stderr);
-                let number =
-                    started.unwrap_or_else(|error| -error.raw_os_error().unwrap_or_else(|| Errno::IO.raw_os_error()));
-                // Whoever asked may be gone.
-                let _ = StdStream::from(answer).write_all(&number.to_be_bytes());
+            if let Err(error) = follow(&orders) {
+                tracing::error!(%error, "no monitor can be started any more; the server has to be started again");
             }
         })?;
         Ok(Self(ours))
@@ -80,7 +72,7 @@ impl Spawner {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SENT))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(&sent));
-        sendmsg(&self.0, &[IoSlice::new(&words)], &mut control, SendFlags::NOSIGNAL)?;
+        retry_on_intr(|| sendmsg(&self.0, &[IoSlice::new(&words)], &mut control, SendFlags::NOSIGNAL))?;
         Ok(Starting(ours))
     }
 }
@@ -95,21 +87,29 @@ impl Starting {
     }
 }
 
+/// Does what is ordered until nobody is left to order anything.
+fn follow(orders: &OwnedFd) -> io::Result<()> {
+    let mut words = vec![0; ROOM];
+    while let Some((length, sent)) = receive(orders, &mut words)? {
+        let Some(Sent { stdin, stderr, answer }) = sent else {
+            continue;
+        };
+        let started = start(&words[..length], stdin, stderr);
+        let number = started.unwrap_or_else(|error| -error.raw_os_error().unwrap_or_else(|| Errno::IO.raw_os_error()));
+        // Whoever asked may be gone.
+        let _ = StdStream::from(answer).write_all(&number.to_be_bytes());
+    }
+    Ok(())
+}
+
 /// The next order, if there will be one. Without descriptors where the kernel had no room for them.
 fn receive(orders: &OwnedFd, words: &mut [u8]) -> io::Result<Option<(usize, Option<Sent>)>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SENT))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = loop {
-        match recvmsg(
-            orders,
-            &mut [IoSliceMut::new(words)],
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC,
-        ) {
-            Err(Errno::INTR) => {}
-            got => break got?,
-        }
-    };
+    let got = retry_on_intr(|| {
+        let words = &mut [IoSliceMut::new(words)];
+        recvmsg(orders, words, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
     if got.bytes == 0 {
         return Ok(None);
     }
@@ -161,19 +161,25 @@ mod tests {
 
     #[tokio::test]
     async fn each_program_has_its_own_connection_and_no_other_descriptor() {
-        let spawner = Spawner::new().unwrap();
-        let held = File::open("/dev/null").unwrap();
         // Left open for whoever is started from the process's own table.
-        fcntl_setfd(&held, FdFlags::empty()).unwrap();
+        let held = || {
+            let held = null();
+            fcntl_setfd(&held, FdFlags::empty()).unwrap();
+            held
+        };
+        let before = held();
+        let spawner = Spawner::new().unwrap();
+        let since = held();
         let script = format!(
-            "read word; test -e /proc/$$/fd/{} && word=leaked; echo $word >&0",
-            held.as_raw_fd()
+            "read word; for leak in {} {}; do test -e /proc/$$/fd/$leak && word=leaked; done; echo $word >&0",
+            before.as_raw_fd(),
+            since.as_raw_fd()
         );
         let mut started = Vec::new();
         for number in 0..20 {
             let (ours, theirs) = StdStream::pair().unwrap();
             ours.set_nonblocking(true).unwrap();
-            let starting = spawner.start(&words(&["sh", "-c", &script]), theirs.into(), null());
+            let starting = spawner.start(&words(&["/bin/sh", "-c", &script]), theirs.into(), null());
             (&ours).write_all(format!("word {number}\n").as_bytes()).unwrap();
             started.push((number, UnixStream::from_std(ours).unwrap(), starting.unwrap()));
         }
@@ -197,7 +203,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         let error = start(&"x".repeat(ROOM + 1)).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ArgumentListTooLong);
-        let pid = start("true").await.unwrap();
+        let pid = start("/bin/true").await.unwrap();
         waitpid(Some(pid), WaitOptions::empty()).unwrap();
     }
 }
