@@ -407,7 +407,8 @@ fn make_dev(gid: &str) -> io::Result<()> {
     fs::create_dir(&shm)?;
     fs::set_permissions(&shm, fs::Permissions::from_mode(0o1777))?;
     // A mount of its own, for those who look for one.
-    Ok(mount_bind(&shm, &shm)?)
+    mount_bind(&shm, &shm)?;
+    Ok(mount_remount(&shm, MountFlags::BIND | QUIET, c"" as &CStr)?)
 }
 
 /// So that programs find the address of the machine that they are on. Written beside the template's root before the two

@@ -246,6 +246,28 @@ async fn a_bomb_that_asks_to_be_spared_does_not_cost_the_runtime_its_life() {
 }
 
 #[tokio::test]
+async fn a_runtime_that_is_killed_for_want_of_memory_ends_as_that() {
+    in_time(async {
+        let two = two("tiny", None).await;
+        // Memory of the runtime's own, and there is nobody else to be killed for it.
+        let upload = two.bomber.upload("/dev/shm/full", vec![0; 60 << 20]).await;
+        assert!(upload.is_err(), "it had room for {upload:?}");
+        let now = two.bomber.get().await.unwrap();
+        assert_eq!(now.state(), v1::SandboxState::Suspended, "{now:?}");
+        let end = now.last_end.unwrap();
+        assert_eq!(end.cause(), v1::EndCause::OutOfMemory, "{end:?}");
+        works(&two.neighbour).await;
+        two.bomber.resume().await.unwrap();
+        works(&two.bomber).await;
+        for sandbox in [two.bomber, two.neighbour] {
+            sandbox.delete().await.unwrap();
+        }
+        two.server.until_nothing_is_left().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn where_memory_is_not_limited_it_says_so() {
     in_time(async {
         let server = server(Some(NOBODY)).await;

@@ -9,15 +9,18 @@ use std::{
         unix::fs::MetadataExt as _,
     },
     path::Path,
+    process::Stdio,
+    time::Duration,
 };
 
 use rustix::{
-    fs::{Mode, OFlags, StatVfsMountFlags, fstatvfs, open},
+    fs::{FlockOperation, Mode, OFlags, StatVfsMountFlags, flock, fstatvfs, open},
     io::{FdFlags, fcntl_setfd},
     pipe::pipe,
 };
 use sandgate::Command;
-use sandgate_tests::server::Server;
+use sandgate_tests::server::{Server, monitor_binary};
+use tokio::time::sleep;
 
 use super::{NOBODY, in_time, lacking, make, python, said, server, works};
 
@@ -89,6 +92,7 @@ fn assert_mounts_are_apart(pid: i32) {
         let (at, options): (_, BTreeSet<_>) = (fields[4], fields[5].split(',').collect());
         let own = at.starts_with("/dev/") || at == "/" || at == "/proc" || at == "/dev";
         assert!(own || options.contains("ro"), "{line}");
+        assert!(at != "/dev/shm" || options.contains("nodev"), "{line}");
         let device = at.starts_with("/dev/") && !["/dev/shm", "/dev/pts"].contains(&at);
         assert!(device || at == "/" || options.contains("nosuid"), "{line}");
     }
@@ -198,4 +202,32 @@ async fn the_isolation_can_be_read_inside() {
 #[tokio::test]
 async fn the_isolation_can_be_read_inside_where_the_server_is_an_ordinary_user() {
     in_time(told_inside("default", Some(NOBODY))).await;
+}
+
+/// The server has closed it before. The monitor does so by itself, too.
+#[tokio::test]
+async fn a_monitor_has_nothing_that_its_starter_forgot() {
+    in_time(async {
+        let (_held, forgotten) = forgotten();
+        let dir = tempfile::tempdir().unwrap();
+        // It waits until no other one has the directory.
+        let lock = fs::File::open(dir.path()).unwrap();
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        let mut monitor = std::process::Command::new(monitor_binary())
+            .arg(dir.path())
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = i32::try_from(monitor.id()).unwrap();
+        let has = |what: &str| descriptors(pid).iter().any(|(_, held)| held == what);
+        while !has(dir.path().to_str().unwrap()) {
+            sleep(Duration::from_millis(5)).await;
+        }
+        assert!(!has(&forgotten), "the monitor has what its starter forgot");
+        drop(lock);
+        // There is no record.
+        assert!(!monitor.wait().unwrap().success());
+    })
+    .await;
 }
