@@ -72,9 +72,9 @@ test: runtime ## Run all tests, against the real binaries
 test-cluster: runtime ## Run all tests that need a Kubernetes, also those of faults, drivers, chart and rights
 	@$(NEED) venv pytest cluster helm agent-sandbox-sdk
 	cargo build --locked -p sandgate-server -p sandgate
-	cargo test --locked -p sandgate-kubernetes-tests --no-run
+	cargo test --locked -p sandgate-kubernetes-tests --test '*' --no-run
 	@RUST_TEST_THREADS=6 ./scripts/cluster with \
-		cargo test --locked --offline -p sandgate-kubernetes-tests --no-fail-fast -- $(ARGS)
+		cargo test --locked --offline -p sandgate-kubernetes-tests --test '*' --no-fail-fast -- $(ARGS)
 
 .PHONY: soak
 soak: runtime ## Do random things to fifty sandboxes for SOAK_SECONDS (600), while the server is killed and connections are cut
@@ -178,7 +178,8 @@ bench-cluster: build ## Measure on a Kubernetes, against kubectl and the Python 
 .PHONY: counts
 counts: build ## Count the instructions of the hot paths anew; writes bench/counts.json
 	@$(NEED) valgrind
-	SANDGATE_WRITE_COUNTS=1 cargo test --release --locked -p sandgate-tests --test counts
+	SANDGATE_WRITE_COUNTS=1 SANDGATE_SERVER_BIN=$(CARGO_TARGET_DIR)/release/sandgate-server \
+		cargo test --locked -p sandgate-tests --test counts
 
 .PHONY: bench-python
 bench-python: build ## Compare two streams at a time with one, in the Python client

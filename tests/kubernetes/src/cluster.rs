@@ -32,7 +32,7 @@ impl Cluster {
     pub async fn get() -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let kubeconfig = env::var_os("SANDGATE_TEST_KUBECONFIG").expect(
-            "SANDGATE_TEST_KUBECONFIG names no cluster: run `scripts/cluster with cargo test -p sandgate-kubernetes-tests`",
+            "SANDGATE_TEST_KUBECONFIG names no cluster: run `scripts/cluster with cargo test -p sandgate-kubernetes-tests --test NAME`",
         );
         let kubeconfig = PathBuf::from(kubeconfig);
         let file = Kubeconfig::read_from(&kubeconfig).unwrap();
