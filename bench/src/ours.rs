@@ -10,6 +10,8 @@ pub(crate) struct Ours {
     pub(crate) server: Server,
     pub(crate) client: Client,
     pub(crate) sandbox: Sandbox,
+    /// The same one by the server's Unix socket, which is what clients of the same machine take by themselves.
+    pub(crate) nearby: Sandbox,
 }
 
 // === impl Ours ===
@@ -28,10 +30,12 @@ impl Ours {
         let endpoint = Endpoint::new(address).with_token(token.trim()).unwrap();
         let client = Client::connect(endpoint).await.unwrap();
         let sandbox = client.create().name("bench").send().await.unwrap().sandbox;
+        let nearby = server.client().await.sandbox(sandbox.name());
         Self {
             server,
             client,
             sandbox,
+            nearby,
         }
     }
 

@@ -42,12 +42,13 @@ pub(crate) async fn commands(bench: &mut Bench) {
         true => None,
         false => Some(Ssh::start().await),
     };
-    let (sandbox, floor) = (&bench.ours.sandbox, &bench.floor);
+    let (sandbox, nearby, floor) = (&bench.ours.sandbox, &bench.ours.nearby, &bench.floor);
     let mut entrants = vec![
         Entrant::new("bare", work::spawn_bare),
         Entrant::new("runtime", || work::run_at(&alone)),
         Entrant::new("confined", || work::run_at(&confined)),
         Entrant::new("sandgate", || work::run(sandbox)),
+        Entrant::new("nearby", || work::run(nearby)),
         Entrant::new("floor", || work::run_at(&floor.two_hops)),
         Entrant::new("one hop", || work::run_at(&floor.one_hop)),
         Entrant::new("sandboxd", || sandboxd.run()),
@@ -65,6 +66,8 @@ pub(crate) async fn commands(bench: &mut Bench) {
     let report = &mut bench.report;
     report.add(cost(alone, "sandboxd's").at_most(0.5).is(above("runtime", "sandboxd")));
     report.add(cost(run, "sandboxd's").at_most(1.0).is(above("sandgate", "sandboxd")));
+    let by_socket = cost("Run by the server's Unix socket, above a bare spawn", "sandboxd's");
+    report.add(by_socket.is(above("nearby", "sandboxd")));
     let first = cost("Run, the first of a row, above a bare spawn", "sandboxd's");
     report.add(first.is(rows.first.ratio_above("bare", "sandgate", "sandboxd")));
     let confined = cost("the runtime in a sandbox, above a bare spawn", "sandboxd's");
