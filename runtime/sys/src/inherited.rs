@@ -50,8 +50,7 @@ pub fn with_own_descriptors(name: &str, given: OwnedFd, body: fn(OwnedFd)) -> io
     let (tell, told) = mpsc::channel();
     let own = move || {
         // SAFETY: `body` can't have taken anything that owns a descriptor, and neither have we.
-        let has_own = unsafe { leave_all_but(number) };
-        let _ = tell.send(has_own.is_ok());
+        let _ = tell.send(unsafe { leave_all_but(number) });
         // SAFETY: it is open. Nobody has it in a table of our own; in that of all, it is left to us.
         body(unsafe { OwnedFd::from_raw_fd(number) });
     };
@@ -63,19 +62,19 @@ pub fn with_own_descriptors(name: &str, given: OwnedFd, body: fn(OwnedFd)) -> io
     Ok(())
 }
 
-/// Gives this thread a table of its own with nothing in it but the standard three and this one.
+/// Gives this thread a table of its own with nothing in it but the standard three and this one. Answers whether it has one.
 ///
 /// # Safety
 /// The thread owns no other descriptor.
-unsafe fn leave_all_but(number: RawFd) -> io::Result<()> {
+unsafe fn leave_all_but(number: RawFd) -> bool {
     // Not `unshare`: filters that are there against namespaces refuse it, such as the one that Docker has by default.
     // SAFETY: from here on this thread opens and closes in a copy; whoever owns what is closed there has it in the other one.
-    unsafe { close_range(number + 1, RawFd::MAX, libc::CLOSE_RANGE_UNSHARE)? };
-    if number == FIRST {
-        return Ok(());
+    let has_own = unsafe { close_range(number + 1, RawFd::MAX, libc::CLOSE_RANGE_UNSHARE) }.is_ok();
+    if has_own && number > FIRST {
+        // SAFETY: as above.
+        let _ = unsafe { close_range(FIRST, number - 1, 0) };
     }
-    // SAFETY: as above.
-    unsafe { close_range(FIRST, number - 1, 0) }
+    has_own
 }
 
 /// Closes the descriptors of these numbers, if there are any.

@@ -77,10 +77,13 @@ impl Launch {
         let begun = tokio::spawn(async move {
             let pid = starting.started().await?;
             tokio::spawn(see_out(dir, pid));
-            Ok(())
+            io::Result::Ok(())
         });
-        timely(FIRST_WORD, async { begun.await.map_err(io::Error::other)? }).await?;
-        Monitor::hear(UnixStream::from_std(ours)?, true).await
+        timely(FIRST_WORD, async {
+            begun.await.map_err(io::Error::other)??;
+            Monitor::hear(UnixStream::from_std(ours)?, true).await
+        })
+        .await
     }
 }
 

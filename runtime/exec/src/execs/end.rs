@@ -88,11 +88,14 @@ impl Execs {
         if !self.0.launcher.is_at_rest() {
             return None;
         }
-        let keep_for = self.0.launcher.settings.keep_for;
+        let settings = &self.0.launcher.settings;
         let table = self.table();
+        if table.execs.len() > settings.keep_finished {
+            return None;
+        }
         table.execs.values().try_fold(Duration::MAX, |quiet, exec| {
             let age = exec.status.borrow().over_at?.elapsed().unwrap_or_default();
-            Some(quiet.min(keep_for.saturating_sub(age)))
+            Some(quiet.min(settings.keep_for.saturating_sub(age)))
         })
     }
 
