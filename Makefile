@@ -118,6 +118,8 @@ check-clippy: ## Run clippy, warnings denied
 	$(call say,clippy)
 	@$(NEED) rust
 	@cargo clippy --workspace --all-targets --locked -- -D warnings
+	@# Those on a cluster are no targets unless they are asked for.
+	@cargo clippy --workspace --test '*' --locked -- -D warnings
 
 .PHONY: check-docs
 check-docs: ## Build the Rust docs, warnings denied
@@ -178,7 +180,7 @@ bench-cluster: build ## Measure on a Kubernetes, against kubectl and the Python 
 .PHONY: counts
 counts: build ## Count the instructions of the hot paths anew; writes bench/counts.json
 	@$(NEED) valgrind
-	SANDGATE_WRITE_COUNTS=1 SANDGATE_SERVER_BIN=$(CARGO_TARGET_DIR)/release/sandgate-server \
+	SANDGATE_WRITE_COUNTS=1 SANDGATE_TEST_SERVER_BIN=$(CARGO_TARGET_DIR)/release/sandgate-server \
 		cargo test --locked -p sandgate-tests --test counts
 
 .PHONY: bench-python

@@ -3,7 +3,7 @@
 //! Times say little on a machine that others use; instructions under callgrind are nearly the same whatever else runs. On one
 //! processor, that is, because a server takes as many threads as the machine lets it. Those that were counted last are in
 //! `counts.json`. A tenth more fails; whoever has a reason for it writes the file anew with
-//! `make counts`, and the change shows it. What they are counted of must be a release build, named by `SANDGATE_SERVER_BIN`.
+//! `make counts`, and the change shows it. What they are counted of must be a release build, which `SANDGATE_TEST_SERVER_BIN` names.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
 use std::{collections::BTreeMap, ffi::OsString, fs, path::Path, process::Command};
@@ -12,7 +12,7 @@ use sandgate::{Event, v1};
 use sandgate_proto::runtime::v1 as runtime;
 use sandgate_tests::{
     Runtime, RuntimeOptions, argv, new_id, run_request,
-    server::{Server, ServerOptions},
+    server::{Server, ServerOptions, server_binary},
     shell,
 };
 use tempfile::TempDir;
@@ -39,7 +39,10 @@ struct Counted {
 
 #[tokio::test]
 async fn the_hot_paths_are_no_longer_than_they_were() {
-    let _ = std::env::var_os("SANDGATE_SERVER_BIN").expect("counts are those of a release build: run `make counts`");
+    assert!(
+        server_binary().parent().is_some_and(|dir| dir.ends_with("release")),
+        "counts are those of a release build: run `make counts`"
+    );
     let mut counts = of_the_runtime().await;
     counts.append(&mut of_the_server().await);
     if std::env::var_os(WRITE).is_some() {

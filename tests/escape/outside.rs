@@ -204,7 +204,7 @@ async fn the_isolation_can_be_read_inside_where_the_server_is_an_ordinary_user()
     in_time(told_inside("default", Some(NOBODY))).await;
 }
 
-/// The server has closed it before. The monitor does so by itself, too.
+/// The server does not hand it on. The monitor closes it by itself, too.
 #[tokio::test]
 async fn a_monitor_has_nothing_that_its_starter_forgot() {
     in_time(async {
@@ -221,7 +221,9 @@ async fn a_monitor_has_nothing_that_its_starter_forgot() {
             .unwrap();
         let pid = i32::try_from(monitor.id()).unwrap();
         let has = |what: &str| descriptors(pid).iter().any(|(_, held)| held == what);
-        while !has(dir.path().to_str().unwrap()) {
+        let place = dir.path().canonicalize().unwrap();
+        while !has(place.to_str().unwrap()) {
+            assert_eq!(monitor.try_wait().unwrap(), None, "it ended at once");
             sleep(Duration::from_millis(5)).await;
         }
         assert!(!has(&forgotten), "the monitor has what its starter forgot");

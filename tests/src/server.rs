@@ -397,10 +397,10 @@ fn remove_empty_parents(name: &str) {
     }
 }
 
-/// `sandgate-server`: the one that `SANDGATE_SERVER_BIN` names, or the one that cargo built beside this test.
+/// `sandgate-server`: the one that `SANDGATE_TEST_SERVER_BIN` names, or the one that cargo built beside this test.
 #[must_use]
 pub fn server_binary() -> PathBuf {
-    std::env::var_os("SANDGATE_SERVER_BIN").map_or_else(|| built("sandgate-server"), PathBuf::from)
+    std::env::var_os("SANDGATE_TEST_SERVER_BIN").map_or_else(|| built("sandgate-server"), PathBuf::from)
 }
 
 /// `sandgate`, as cargo built it beside this test.
