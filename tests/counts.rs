@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, ffi::OsString, fs, path::Path, process::Command
 use sandgate::{Event, v1};
 use sandgate_proto::runtime::v1 as runtime;
 use sandgate_tests::{
-    Runtime, RuntimeOptions, argv, new_id, run_request,
+    Runtime, RuntimeOptions, argv, link_to, new_id, run_request,
     server::{Server, ServerOptions, server_binary},
     shell,
 };
@@ -76,10 +76,11 @@ async fn of_the_runtime() -> Counts {
         ..Default::default()
     })
     .await;
+    let link = &link_to(runtime.socket());
     let client = &runtime.connect().await;
     let run = || async {
         let request = run_request(&new_id("run"), argv(&NOTHING));
-        client.clone().run(request).await.unwrap();
+        link.client().run(request).await.unwrap();
     };
     let stdout = || async {
         let spec = runtime::ExecSpec {

@@ -7,6 +7,7 @@ use sandgate_proto::runtime::v1::{
     DownloadPath, DownloadRequest, ExecRequest, ExecStart, FileOp, FileOpsRequest, UploadRequest, exec_request,
     upload_request,
 };
+use sandgate_provider::Link;
 use sandgate_tests::{Client, argv, new_id, run_request};
 
 /// As large as the messages that Sandgate sends.
@@ -32,10 +33,18 @@ pub(crate) async fn run(sandbox: &Sandbox) {
     );
 }
 
-/// The same through a runtime alone, or through the floor.
+/// The same through the floor.
 pub(crate) async fn run_at(client: &Client) {
     client
         .clone()
+        .run(run_request(&new_id("run"), argv(&NOTHING)))
+        .await
+        .unwrap();
+}
+
+/// The same through a runtime alone, by the way that a server on the same machine takes.
+pub(crate) async fn run_next_door(link: &Link) {
+    link.client()
         .run(run_request(&new_id("run"), argv(&NOTHING)))
         .await
         .unwrap();

@@ -1,36 +1,25 @@
 //! One HTTP/2 connection.
 
 use std::{
-    pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    future::pending,
+    pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use h2::{Ping, PingPong, Reason, RecvStream, SendStream, client};
+use h2::{Ping, Reason, RecvStream, SendStream, client};
 use http::{Request, Response};
 use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
-use tokio::{sync::oneshot, time};
+use tokio::sync::{Mutex, oneshot};
 use tonic::{Status, body::Body};
 
-use crate::line::ByteStream;
-
-/// How a peer that went away without a word is noticed.
-#[derive(Debug, Clone, Copy)]
-pub struct Keepalive {
-    /// Ask it this often.
-    pub every: Duration,
-    /// And wait this long for its answer.
-    pub patience: Duration,
-    /// Also while no call is under way, so that the next one finds out at once.
-    pub when_idle: bool,
-}
+use crate::{
+    keepalive::{Keepalive, Traffic, Underway},
+    kept::{ByteStream, Spoken},
+};
 
 /// A connection. It is closed when this and all of its calls are gone.
 #[derive(Debug, Clone)]
@@ -38,17 +27,6 @@ pub(crate) struct Connection {
     sender: client::SendRequest<Bytes>,
     traffic: Arc<Traffic>,
 }
-
-/// What goes on, as far as it tells whether the peer is there.
-#[derive(Debug, Default)]
-struct Traffic {
-    calls: AtomicUsize,
-    /// Frames of answers that came. It may begin anew, and is only ever compared with what it was.
-    heard: AtomicUsize,
-}
-
-/// A call under way, counted for as long as this lives.
-struct Underway(Arc<Traffic>);
 
 /// The answers to one call.
 struct Answers {
@@ -71,9 +49,10 @@ const MANY: usize = 100_000;
 
 // === impl Connection ===
 
-impl Connection {
-    /// Speaks over `stream`.
-    pub(crate) async fn new(stream: Box<dyn ByteStream>, keepalive: Keepalive) -> Result<Self, h2::Error> {
+impl Spoken for Connection {
+    type Error = h2::Error;
+
+    async fn begin(stream: Box<dyn ByteStream>, keepalive: Keepalive) -> Result<Self, h2::Error> {
         let (sender, connection) = client::Builder::new()
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
@@ -90,14 +69,15 @@ impl Connection {
         Ok(Self { sender, traffic })
     }
 
-    /// The same, if it takes a call. Otherwise one may be tried on another.
-    pub(crate) async fn ready(&self) -> Result<Self, h2::Error> {
-        Ok(Self {
-            sender: self.sender.clone().ready().await?,
+    async fn ready(&self) -> Option<Self> {
+        Some(Self {
+            sender: self.sender.clone().ready().await.ok()?,
             traffic: Arc::clone(&self.traffic),
         })
     }
+}
 
+impl Connection {
     /// Makes a call, and waits for the beginning of the answer.
     pub(crate) async fn call(mut self, request: Request<Body>) -> Result<Response<Body>, h2::Error> {
         let underway = Underway::begin(self.traffic);
@@ -117,33 +97,13 @@ impl Connection {
     }
 }
 
-// === impl Underway ===
-
-impl Underway {
-    fn begin(traffic: Arc<Traffic>) -> Self {
-        traffic.calls.fetch_add(1, Ordering::Relaxed);
-        Self(traffic)
-    }
-
-    fn hear(&self) {
-        self.0.heard.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Underway {
-    fn drop(&mut self) {
-        self.0.calls.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Does the work of a connection until its end, which is also when nothing answers any more.
 async fn drive(mut connection: client::Connection<Box<dyn ByteStream>>, keepalive: Keepalive, traffic: Arc<Traffic>) {
-    let pings = connection.ping_pong();
+    let pings = connection.ping_pong().map(Mutex::new);
     let silent = async {
-        match pings {
-            Some(pings) => silence(pings, keepalive, &traffic).await,
-            None => std::future::pending().await,
-        }
+        let Some(pings) = &pings else { return pending().await };
+        let ask = || async { pings.lock().await.ping(Ping::opaque()).await.is_ok() };
+        keepalive.silence(&traffic, ask).await;
     };
     // Dropped, it ends what is still open with an error.
     tokio::select! {
@@ -153,31 +113,6 @@ async fn drive(mut connection: client::Connection<Box<dyn ByteStream>>, keepaliv
             }
         }
         () = silent => tracing::debug!("a connection is silent"),
-    }
-}
-
-/// Waits until the peer says nothing any more, also when it is asked. One that is heard is there: an answer to a ping
-/// may be long under way behind all that a slow line has to carry first.
-async fn silence(mut pings: PingPong, keepalive: Keepalive, traffic: &Traffic) {
-    let mut heard = 0;
-    let mut is_news = || {
-        let now = traffic.heard.load(Ordering::Relaxed);
-        std::mem::replace(&mut heard, now) != now
-    };
-    loop {
-        time::sleep(keepalive.every).await;
-        let is_idle = traffic.calls.load(Ordering::Relaxed) == 0;
-        if is_news() || is_idle && !keepalive.when_idle {
-            continue;
-        }
-        let mut pong = pin!(pings.ping(Ping::opaque()));
-        loop {
-            match time::timeout(keepalive.patience, &mut pong).await {
-                Ok(Ok(_)) => break,
-                Err(_) if is_news() => {}
-                Ok(Err(_)) | Err(_) => return,
-            }
-        }
     }
 }
 

@@ -12,6 +12,7 @@ mod clock;
 mod end;
 mod hands;
 mod identity;
+mod local;
 mod network;
 mod python;
 mod serve;

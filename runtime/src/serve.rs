@@ -24,16 +24,15 @@ use tokio::{
     net::{TcpListener, UnixListener},
     sync::{mpsc, watch},
 };
-use tokio_stream::{StreamExt as _, wrappers::UnixListenerStream};
 use tonic::transport::Server;
 
 use crate::{
-    accepted::Accepted,
     args::Args,
     clock::{Clock, Limits},
     end::end,
     identity::Identity,
-    network::{Gate, Gated, Network, is_over},
+    local,
+    network::{Gate, Gated, Network},
     python::PythonApi,
     service::{Files, Service},
 };
@@ -175,12 +174,7 @@ async fn serve(args: Args) -> Result<(), StartError> {
     let (ended, over) = watch::channel(false);
     let socket = async {
         let Some(listener) = listener else { return Ok(()) };
-        // By itself: to find it in a table of services takes longer than to call it.
-        let service = RuntimeServiceServer::new(service.clone());
-        let incoming = UnixListenerStream::new(listener).map(|accepted| accepted.and_then(Accepted::unix));
-        server()
-            .serve_with_incoming_shutdown(service, incoming, is_over(over.clone()))
-            .await
+        local::serve(listener, server(), service.clone(), over.clone()).await
     };
     let network = async {
         let Some((listener, gate)) = network else { return Ok(()) };

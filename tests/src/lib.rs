@@ -15,6 +15,7 @@ pub mod conformance;
 mod exec;
 pub mod files;
 mod follow;
+mod next_door;
 pub mod procs;
 pub mod proxy;
 mod runtime;
@@ -26,6 +27,7 @@ pub use self::{
     cgroup::TestCgroup,
     exec::{follow, get, random_bytes, start, stop_with_grace, target, until},
     follow::{Output, collect, next_event},
+    next_door::link_to,
     runtime::{Client, Runtime, RuntimeOptions, binary, connect_to},
     spec::{argv, run_request, shell, start_request},
 };

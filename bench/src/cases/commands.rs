@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use sandgate_bench::measure::{Entrant, take_rows, take_turns};
-use sandgate_tests::{Runtime, RuntimeOptions};
+use sandgate_tests::{Runtime, RuntimeOptions, link_to};
 
 use super::{Bench, Entry};
 use crate::work;
@@ -19,11 +19,11 @@ pub(crate) async fn one(bench: &mut Bench) {
         ..Default::default()
     })
     .await;
-    let alone = runtime.connect().await;
+    let alone = link_to(runtime.socket());
     let (sandbox, floor) = (&bench.ours.sandbox, &bench.floor);
     let entrants = [
         Entrant::new("sandgate", || work::run(sandbox)),
-        Entrant::new("runtime", || work::run_at(&alone)),
+        Entrant::new("runtime", || work::run_next_door(&alone)),
         Entrant::new("floor", || work::run_at(&floor.two_hops)),
         Entrant::new("one hop", || work::run_at(&floor.one_hop)),
         Entrant::new("bare", work::spawn_bare),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandgate_bench::measure::{Entrant, take_rows, take_turns};
-use sandgate_tests::{Runtime, RuntimeOptions, connect_to};
+use sandgate_tests::{Runtime, RuntimeOptions, link_to};
 
 use super::{Bench, Entry, commands::ROW};
 use crate::{
@@ -31,10 +31,8 @@ pub(crate) async fn commands(bench: &mut Bench) {
         ..Default::default()
     });
     let runtime = runtime.await;
-    let alone = runtime.connect().await;
-    let confined = connect_to(bench.ours.runtime_socket())
-        .await
-        .expect("the runtime listens");
+    let alone = link_to(runtime.socket());
+    let confined = link_to(bench.ours.runtime_socket());
     let (sandboxd, python_runtime) = (Sandboxd::start().await, PythonRuntime::start().await);
     let runc = Runc::start().await;
     // A smoke run is one of the tests, which should not put an sshd on anybody's machine.
@@ -45,8 +43,8 @@ pub(crate) async fn commands(bench: &mut Bench) {
     let (sandbox, nearby, floor) = (&bench.ours.sandbox, &bench.ours.nearby, &bench.floor);
     let mut entrants = vec![
         Entrant::new("bare", work::spawn_bare),
-        Entrant::new("runtime", || work::run_at(&alone)),
-        Entrant::new("confined", || work::run_at(&confined)),
+        Entrant::new("runtime", || work::run_next_door(&alone)),
+        Entrant::new("confined", || work::run_next_door(&confined)),
         Entrant::new("sandgate", || work::run(sandbox)),
         Entrant::new("nearby", || work::run(nearby)),
         Entrant::new("floor", || work::run_at(&floor.two_hops)),

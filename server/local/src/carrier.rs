@@ -56,6 +56,10 @@ impl Carrier for Socket {
         let stream = connect(&self.0.get(), layout::SOCKET).await?;
         Ok(Box::new(QuietStream::new(stream)?))
     }
+
+    fn is_next_door(&self) -> bool {
+        true
+    }
 }
 
 /// Connects to a socket in a directory whose path may be longer than a socket's address can be.

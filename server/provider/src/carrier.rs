@@ -24,6 +24,12 @@ pub trait Carrier: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether our own runtime is at the other end, on this machine and with no credential to show, so that calls with one
+    /// message there and one back may go without HTTP/2 around them.
+    fn is_next_door(&self) -> bool {
+        false
+    }
+
     /// What each call has to show: the value of its `authorization` header. `None`: whoever gets there may call.
     fn credential(&self) -> Option<HeaderValue> {
         None

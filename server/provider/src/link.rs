@@ -7,10 +7,13 @@ use std::{
     time::Duration,
 };
 
-use http::{Request, Response, header::AUTHORIZATION, uri::Authority};
-use sandgate_connection::{Keepalive, Line, LineError};
-use sandgate_proto::runtime::v1::runtime_service_client::RuntimeServiceClient;
-use tonic::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, Uri, header::AUTHORIZATION, uri::Authority};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, Full};
+use sandgate_connection::{BriefLine, Keepalive, Line, LineError};
+use sandgate_proto::runtime::v1::{runtime_service_client::RuntimeServiceClient, runtime_service_server::SERVICE_NAME};
+use tonic::{Status, body::Body};
 use tower::Service;
 
 use crate::carrier::Carrier;
@@ -30,11 +33,23 @@ const KEEPALIVE: Keepalive = Keepalive {
 pub struct Link {
     carrier: Arc<dyn Carrier>,
     line: Line,
+    /// For calls with one message there and one back, where the carrier has that.
+    brief: Option<BriefLine>,
+}
+
+/// The answer to a brief call, as gRPC has it.
+struct Answer {
+    message: Option<Bytes>,
+    /// That it came to a good end was said.
+    is_told: bool,
 }
 
 /// A link as a service that takes calls. Each shows what it has to show.
 #[derive(Debug, Clone)]
 pub struct Conduit(Link);
+
+/// The calls with streams. All others may go without HTTP/2.
+const STREAMS: [&str; 5] = ["Exec", "FollowExec", "Upload", "Download", "WatchFiles"];
 
 // === impl Link ===
 
@@ -43,8 +58,9 @@ impl Link {
     #[must_use]
     pub fn new(carrier: Arc<dyn Carrier>) -> Self {
         Self {
-            carrier,
             line: Line::new(Authority::from_static(NAME), KEEPALIVE),
+            brief: carrier.is_next_door().then(|| BriefLine::new(KEEPALIVE)),
+            carrier,
         }
     }
 
@@ -66,7 +82,26 @@ impl Link {
     ///
     /// # Errors
     /// When there is no connection, or it breaks. Whether the call was made is not known then.
-    pub async fn call(&self, mut request: Request<Body>) -> Result<Response<Body>, LineError> {
+    pub async fn call(&self, request: Request<Body>) -> Result<Response<Body>, LineError> {
+        let (head, mut body) = request.into_parts();
+        if let Some(brief) = &self.brief
+            && let Some(method) = brief_method(&head.uri)
+        {
+            let message = match body.collect().await {
+                Ok(message) => message.to_bytes(),
+                Err(status) => return Ok(status.into_http()),
+            };
+            let carrier = Arc::clone(&self.carrier);
+            let answered = brief.call(method, message.clone(), || async move { carrier.open().await });
+            if let Some(answered) = answered.await? {
+                return Ok(match answered {
+                    Ok(message) => Response::new(Body::new(Answer::new(message))),
+                    Err(status) => status.into_http(),
+                });
+            }
+            body = Body::new(Full::new(message));
+        }
+        let mut request = Request::from_parts(head, body);
         if let Some(credential) = self.carrier.credential() {
             request.headers_mut().insert(AUTHORIZATION, credential);
         }
@@ -78,6 +113,41 @@ impl Link {
     /// Calls under way go on.
     pub fn rest(&self, span: Duration) {
         self.line.rest(span);
+        self.brief.iter().for_each(|brief| brief.rest(span));
+    }
+}
+
+/// The method of a call with one message there and one back.
+fn brief_method(uri: &Uri) -> Option<&str> {
+    let (service, method) = uri.path().strip_prefix('/')?.split_once('/')?;
+    (service == SERVICE_NAME && !STREAMS.contains(&method)).then_some(method)
+}
+
+// === impl Answer ===
+
+impl Answer {
+    fn new(message: Bytes) -> Self {
+        Self {
+            message: Some(message),
+            is_told: false,
+        }
+    }
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        Poll::Ready(match self.message.take() {
+            Some(message) => Some(Ok(Frame::data(message))),
+            None if std::mem::replace(&mut self.is_told, true) => None,
+            None => {
+                let mut trailers = HeaderMap::with_capacity(1);
+                trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
+                Some(Ok(Frame::trailers(trailers)))
+            }
+        })
     }
 }
 
@@ -95,5 +165,35 @@ impl Service<Request<Body>> for Conduit {
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let link = self.0.clone();
         Box::pin(async move { link.call(request).await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+    use prost_types::FileDescriptorSet;
+
+    use super::*;
+
+    #[test]
+    fn what_is_a_stream_in_the_contract_is_one_here() {
+        let files = FileDescriptorSet::decode(sandgate_proto::FILE_DESCRIPTOR_SET).unwrap();
+        let services = files.file.iter().flat_map(|file| {
+            let package = file.package();
+            file.service
+                .iter()
+                .map(move |service| (format!("{package}.{}", service.name()), service))
+        });
+        let mut seen = 0;
+        for (_, service) in services.filter(|(name, _)| name == SERVICE_NAME) {
+            for method in &service.method {
+                let path: Uri = format!("/{SERVICE_NAME}/{}", method.name()).parse().unwrap();
+                let is_brief = !method.client_streaming() && !method.server_streaming();
+                assert_eq!(brief_method(&path).is_some(), is_brief, "{}", method.name());
+                seen += 1;
+            }
+        }
+        assert!(seen > STREAMS.len());
+        assert_eq!(brief_method(&Uri::from_static("/another.Service/Run")), None);
     }
 }

@@ -47,6 +47,11 @@ impl Carrier for Socket {
     async fn open(&self) -> io::Result<Box<dyn ByteStream>> {
         Ok(Box::new(UnixStream::connect(&self.0).await?))
     }
+
+    // What the test puts there may speak gRPC alone: that is found out.
+    fn is_next_door(&self) -> bool {
+        true
+    }
 }
 
 // === impl Fake ===

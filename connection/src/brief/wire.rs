@@ -1,0 +1,264 @@
+//! What both ends of a connection have: frames in, frames out.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    io::{self, IoSlice},
+    mem::MaybeUninit,
+    pin::{Pin, pin},
+    sync::{Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker, ready},
+};
+
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use tokio::io::{AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, ReadBuf};
+
+use crate::kept::ByteStream;
+
+/// What each end says first.
+pub(super) const GREETING: [u8; 16] = *b"SANDGATE BRIEF 1";
+
+/// A connection. Whoever has something to say writes it at once; what the peer does not take then is left to the task that
+/// reads.
+pub(super) struct Wire(Mutex<State>);
+
+struct State {
+    stream: Box<dyn ByteStream>,
+    inbox: BytesMut,
+    outbox: VecDeque<Bytes>,
+    /// The task that reads.
+    reader: Option<Waker>,
+    is_closed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Call = 1,
+    Answer = 2,
+    Refusal = 3,
+    Cancel = 4,
+    Ping = 5,
+    Pong = 6,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub(super) kind: Kind,
+    pub(super) call: u32,
+    pub(super) body: Bytes,
+}
+
+const HEADER: usize = 9;
+/// No message is over 4 MiB; the rest is room for what is around it.
+const MAX_BODY: usize = (4 << 20) + (64 << 10);
+/// What is larger is written from where it is.
+const COPIED: usize = 16 << 10;
+/// What is read at a time, where it is not known how much comes. Not into memory of the connection's own: most of a thousand
+/// are idle.
+const READ: usize = 16 << 10;
+/// Nothing more is read while so much is not taken.
+const MOST_UNREAD: usize = 4 << 20;
+const PARTS: usize = 8;
+
+// === impl Wire ===
+
+impl Wire {
+    pub(super) fn new(stream: Box<dyn ByteStream>) -> Self {
+        Self(Mutex::new(State {
+            stream,
+            inbox: BytesMut::new(),
+            outbox: VecDeque::new(),
+            reader: None,
+            is_closed: false,
+        }))
+    }
+
+    /// Sends a frame. That it could not be is noticed by the task that reads.
+    ///
+    /// # Errors
+    /// The body is larger than any frame's. Nothing was sent.
+    pub(super) fn send(&self, kind: Kind, call: u32, head: &[u8], body: Bytes) -> io::Result<()> {
+        let length = head.len() + body.len();
+        let room = HEADER + head.len() + if body.len() > COPIED { 0 } else { body.len() };
+        let mut first = BytesMut::with_capacity(room);
+        match u32::try_from(length) {
+            Ok(length) if length as usize <= MAX_BODY => first.put_u32_le(length),
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
+        }
+        first.put_u32_le(call);
+        first.put_u8(kind as u8);
+        first.put_slice(head);
+        let mut state = self.state();
+        if body.len() > COPIED {
+            state.outbox.extend([first.freeze(), body]);
+        } else {
+            first.put_slice(&body);
+            state.outbox.push_back(first.freeze());
+        }
+        let mut nobody = Context::from_waker(Waker::noop());
+        if !matches!(state.poll_flush(&mut nobody), Poll::Ready(Ok(()))) {
+            state.wake_reader();
+        }
+        Ok(())
+    }
+
+    /// Waits for the next frame, and meanwhile for the peer to take what it was sent. `None`: it is over.
+    pub(super) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame>>> {
+        let mut state = self.state();
+        if state.is_closed {
+            return Poll::Ready(Ok(None));
+        }
+        state.stay(cx);
+        if let Poll::Ready(Err(error)) = state.poll_flush(cx) {
+            return Poll::Ready(Err(error));
+        }
+        loop {
+            if let Some(frame) = state.take_frame()? {
+                return Poll::Ready(Ok(Some(frame)));
+            }
+            if state.unread() > MOST_UNREAD {
+                return Poll::Pending;
+            }
+            if ready!(state.poll_read(cx))? == 0 {
+                return Poll::Ready(match state.inbox.is_empty() {
+                    true => Ok(None),
+                    false => Err(io::ErrorKind::UnexpectedEof.into()),
+                });
+            }
+        }
+    }
+
+    /// Has the peer take what it was sent, and waits until that fails.
+    pub(super) fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        match self.poll_flushed(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(error),
+            _ => Poll::Pending,
+        }
+    }
+
+    /// Waits until the peer has taken all that it was sent.
+    pub(super) fn poll_flushed(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.state();
+        state.stay(cx);
+        state.poll_flush(cx)
+    }
+
+    /// Ends it on this side.
+    pub(super) fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        state.wake_reader();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wire").finish_non_exhaustive()
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// Notes who reads.
+    fn stay(&mut self, cx: &Context<'_>) {
+        if !self.reader.as_ref().is_some_and(|reader| reader.will_wake(cx.waker())) {
+            self.reader = Some(cx.waker().clone());
+        }
+    }
+
+    fn wake_reader(&self) {
+        if let Some(reader) = &self.reader {
+            reader.wake_by_ref();
+        }
+    }
+
+    fn unread(&self) -> usize {
+        self.outbox.iter().map(Bytes::len).sum()
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.outbox.is_empty() {
+            let mut parts = [IoSlice::new(&[]); PARTS];
+            let mut count = 0;
+            for (part, bytes) in parts.iter_mut().zip(&self.outbox) {
+                *part = IoSlice::new(bytes);
+                count += 1;
+            }
+            let mut written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, &parts[..count]))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            while let Some(first) = self.outbox.front_mut() {
+                if written < first.len() {
+                    first.advance(written);
+                    break;
+                }
+                written -= first.len();
+                self.outbox.pop_front();
+            }
+        }
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let Self { stream, inbox, .. } = self;
+        if inbox.capacity() - inbox.len() > READ {
+            return pin!(stream.read_buf(inbox)).poll(cx);
+        }
+        let mut space = [MaybeUninit::uninit(); READ];
+        let mut space = ReadBuf::uninit(&mut space);
+        ready!(Pin::new(stream).poll_read(cx, &mut space))?;
+        inbox.extend_from_slice(space.filled());
+        Poll::Ready(Ok(space.filled().len()))
+    }
+
+    /// The next frame, if it is whole. If it is large, there is room for the rest of it.
+    fn take_frame(&mut self) -> io::Result<Option<Frame>> {
+        let Some(mut header) = self.inbox.get(..HEADER) else {
+            // Nothing is kept for what does not come.
+            if self.inbox.is_empty() {
+                self.inbox = BytesMut::new();
+            }
+            return Ok(None);
+        };
+        let (length, call, kind) = (header.get_u32_le() as usize, header.get_u32_le(), header.get_u8());
+        if length > MAX_BODY {
+            return Err(malformed("a frame that is too large"));
+        }
+        let missing = (HEADER + length).saturating_sub(self.inbox.len());
+        if missing > 0 {
+            self.inbox.reserve(missing);
+            return Ok(None);
+        }
+        let kind = Kind::of(kind).ok_or_else(|| malformed("a frame of no known kind"))?;
+        let mut body = self.inbox.split_to(HEADER + length).freeze();
+        body.advance(HEADER);
+        Ok(Some(Frame { kind, call, body }))
+    }
+}
+
+// === impl Kind ===
+
+impl Kind {
+    fn of(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Call,
+            2 => Self::Answer,
+            3 => Self::Refusal,
+            4 => Self::Cancel,
+            5 => Self::Ping,
+            6 => Self::Pong,
+            _ => return None,
+        })
+    }
+}
+
+pub(super) fn malformed(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
