@@ -84,7 +84,7 @@ impl Connection {
         let (head, body) = request.into_parts();
         let is_whole = body.is_end_stream();
         let (response, stream) = self.sender.send_request(Request::from_parts(head, ()), is_whole)?;
-        let wanted = if is_whole { None } else { send(stream, body)? };
+        let wanted = if is_whole { None } else { send(stream, body) };
         let answer = |stream| {
             Body::new(Answers {
                 stream,
@@ -118,7 +118,7 @@ async fn drive(mut connection: client::Connection<Box<dyn ByteStream>>, keepaliv
 
 /// Sends what there is of a request now, with its headers. If there is more, a task sends that for as long as what this gives
 /// is held.
-fn send(mut stream: SendStream<Bytes>, mut body: Body) -> Result<Option<oneshot::Sender<()>>, h2::Error> {
+fn send(mut stream: SendStream<Bytes>, mut body: Body) -> Option<oneshot::Sender<()>> {
     let mut next = body.frame().now_or_never();
     let mut data = Bytes::new();
     if let Some(Some(Ok(frame))) = next {
@@ -132,15 +132,16 @@ fn send(mut stream: SendStream<Bytes>, mut body: Body) -> Result<Option<oneshot:
     }
     let is_whole = matches!(next, Some(None));
     if is_whole || !data.is_empty() {
-        stream.send_data(data, is_whole)?;
+        // A peer that answers, or refuses, by the headers alone may have done so by now. What it said is told.
+        stream.send_data(data, is_whole).ok()?;
     }
     if is_whole {
-        return Ok(None);
+        return None;
     }
     let next = next.flatten();
     if let Some(Err(_)) = next {
         stream.send_reset(Reason::CANCEL);
-        return Ok(None);
+        return None;
     }
     let (wanted, unwanted) = oneshot::channel();
     tokio::spawn(async move {
@@ -154,7 +155,7 @@ fn send(mut stream: SendStream<Bytes>, mut body: Body) -> Result<Option<oneshot:
             stream.send_reset(Reason::CANCEL);
         }
     });
-    Ok(Some(wanted))
+    Some(wanted)
 }
 
 /// Sends the rest of a request as it comes, and as the peer takes it.

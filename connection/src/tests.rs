@@ -223,6 +223,35 @@ async fn one_who_is_not_asked_anything_may_be_silent() {
     }
 }
 
+/// Has nothing to say until the peer has answered, which takes no more than its headers.
+struct Late;
+
+impl http_body::Body for Late {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        std::thread::sleep(Duration::from_millis(100));
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"late")))))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_who_answers_before_it_was_asked_all_is_heard() {
+    let (ours, theirs) = duplex(1 << 16);
+    tokio::spawn(async move {
+        let mut connection = h2::server::handshake(theirs).await.unwrap();
+        while let Some(Ok((request, mut respond))) = connection.accept().await {
+            let refusal = Response::builder().status(401).body(()).unwrap();
+            respond.send_response(refusal, true).unwrap();
+            drop(request);
+        }
+    });
+    // By a worker, so that the connection's own task has the other one.
+    let called = tokio::spawn(async move { line(true).call(asking(Body::new(Late)), || opened(ours)).await });
+    assert_eq!(called.await.unwrap().unwrap().status(), 401);
+}
+
 /// Asks for as much as is said, and gives how many writes the answers took, which all came whole.
 async fn writes_of_answers(length: usize) -> Vec<usize> {
     let line = line(true);
