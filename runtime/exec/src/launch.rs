@@ -159,7 +159,7 @@ impl Launcher {
                 Err(error) => return Some(Err(explained(error, command).await)),
             }
         };
-        launched(child, awaited, group, ends, begun, command, Awaits::Start).await
+        launched(child, awaited, group, ends, begun, command, awaits).await
     }
 
     fn prepare(

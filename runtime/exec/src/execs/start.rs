@@ -11,7 +11,7 @@ use sandgate_output::{LogOptions, Mark, OnFull};
 use sandgate_proto::{runtime::v1::StartFailure, v1::ErrorReason};
 use tokio::{sync::watch, task::spawn_blocking};
 
-use super::{Execs, HEAD_BYTES, Inserted, STARTS_AT_ONCE};
+use super::{Execs, HEAD_BYTES, Inserted};
 use crate::{
     exec::{Exec, Live, Phase, Saved, Status, Terminal},
     journal::Entry,
@@ -60,6 +60,7 @@ impl Execs {
             ..Status::default()
         };
         table.count += 1;
+        table.starting += 1;
         let exec = Arc::new(Exec {
             id: id.to_owned(),
             number: table.count,
@@ -211,18 +212,24 @@ impl Execs {
             let empty = || execs.0.alive.send_modify(|alive| *alive -= 1);
             supervisor.run(|exec| execs.note(exec), empty).await;
             execs.table().free_slots.push(slot);
-            execs.make_ready();
+            execs.make_ready().await;
         });
         Ok(())
     }
 
     /// Has a child ready for the next command, unless another one runs or starts: the child shares our memory, so that we
     /// would be killed with it if the kernel chose it when a command takes too much.
-    fn make_ready(&self) {
-        let is_quiet = *self.0.alive.borrow() == 0 && self.0.starts.available_permits() == STARTS_AT_ONCE;
-        if is_quiet && !self.table().stopping {
-            // Whoever was told of the end may have been woken on this very processor, and goes first.
-            rustix::thread::sched_yield();
+    async fn make_ready(&self) {
+        // Whoever was told of the end may have been woken on this very processor, and goes first. The next command that they
+        // send at once is read in our next turn, and taken note of in the one behind it: it is started sooner as it is.
+        rustix::thread::sched_yield();
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        let is_quiet = {
+            let table = self.table();
+            table.starting == 0 && !table.stopping
+        };
+        if is_quiet && *self.0.alive.borrow() == 0 {
             self.0.launcher.make_ready();
         }
     }
