@@ -74,6 +74,7 @@ pub(crate) async fn read(sandbox: &Sandbox, times: usize) {
 
 /// What `read` reads.
 pub(crate) const SMALL_FILE: &str = "/workspace/small";
+pub(crate) const SMALL_BYTES: usize = 4096;
 
 /// The floor's answer of 4 KiB, `times` in one call.
 pub(crate) async fn echo(client: &Client, times: usize) {

@@ -9,12 +9,13 @@ use std::{
 };
 
 use bytes::Bytes;
+use rustix::fs::{AtFlags, Mode, OFlags};
 use sandgate::v1;
 use sandgate_bench::measure::{Entrant, Estimate, take_rows, take_turns};
 use sandgate_tests::procs::own_memory;
 
 use super::{Bench, Entry, commands::ROW};
-use crate::work;
+use crate::{ours::Ours, work};
 
 const BATCH: usize = 100;
 const LARGE: &str = "A file of 1 GiB";
@@ -76,7 +77,10 @@ async fn watching(processes: &[(&str, u32)], growth: &[Cell<u64>], work: impl Fu
 
 pub(crate) async fn small(bench: &mut Bench) {
     let (sandbox, floor) = (&bench.ours.sandbox, &bench.floor.two_hops);
-    sandbox.upload(work::SMALL_FILE, vec![b'x'; 4096]).await.unwrap();
+    sandbox
+        .upload(work::SMALL_FILE, vec![b'x'; work::SMALL_BYTES])
+        .await
+        .unwrap();
     let entrants = [
         Entrant::new("sandgate", || work::read(sandbox, 1)),
         Entrant::new("floor", || work::echo(floor, 1)),
@@ -91,6 +95,7 @@ pub(crate) async fn small(bench: &mut Bench) {
                 work::read(sandbox, 1).await;
             }
         }),
+        Entrant::new("bare", || async { read_bare(&bench.ours) }),
         Entrant::new("floor", || work::echo(floor, BATCH)),
         Entrant::new("floor, singly", || async {
             for _ in 0..BATCH {
@@ -101,7 +106,9 @@ pub(crate) async fn small(bench: &mut Bench) {
     let costs = take_turns(bench.scale.rounds(50), &entrants).await;
     let batch = Entry::speed(SMALL, "FileOps, a batch of 100 reads", "100 calls").at_least(20.0);
     bench.report.add(batch.is(costs.ratio("singly", "batch")));
-    // What of it is the way alone: nobody reads anything there.
+    // What of it is the reading alone, with no way there and back, and the way alone, where nobody reads anything.
+    let bare = Entry::speed(SMALL, "the kernel alone, which opens and reads 100 files", "100 calls");
+    bench.report.add(bare.is(costs.ratio("singly", "bare")));
     let answer = Entry::speed(SMALL, "the floor, an answer of 100 times 4 KiB", "100 calls");
     bench.report.add(answer.is(costs.ratio("floor, singly", "floor")));
     let batch = Entry::cost(
@@ -110,6 +117,22 @@ pub(crate) async fn small(bench: &mut Bench) {
         "the floor's answer of as many bytes",
     );
     bench.report.add(batch.is(costs.ratio("batch", "floor")));
+}
+
+/// What the runtime asks of the kernel for a batch of reads, and nothing else: in the sandbox's own file system, by no call of
+/// ours and with nothing in force that confines a command.
+fn read_bare(ours: &Ours) {
+    let root = format!("/proc/{}/root", ours.runtime_pid());
+    let root = rustix::fs::open(root, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let path = work::SMALL_FILE.trim_start_matches('/');
+    let mut content = [0; work::SMALL_BYTES];
+    for _ in 0..BATCH {
+        let is_file = rustix::fs::statat(&root, path, AtFlags::empty()).unwrap();
+        let file = rustix::fs::openat(&root, path, OFlags::RDONLY, Mode::empty()).unwrap();
+        let opened = rustix::fs::fstat(&file).unwrap();
+        assert_eq!(is_file.st_ino, opened.st_ino);
+        assert_eq!(rustix::io::read(&file, &mut content).unwrap(), work::SMALL_BYTES);
+    }
 }
 
 pub(crate) async fn tar(bench: &mut Bench) {
@@ -222,7 +245,7 @@ pub(crate) async fn grep(bench: &mut Bench) {
     remove(&bench.ours, "/workspace/tree");
 }
 
-fn remove(ours: &crate::ours::Ours, what: &str) {
+fn remove(ours: &Ours, what: &str) {
     assert!(
         ours.beside(&["sh", "-c", &format!("rm -rf {what}")])
             .status()
