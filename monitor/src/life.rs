@@ -200,11 +200,11 @@ impl Monitor {
             }
         }
         // After them: who comes now is told of a sandbox as it is behind all that a server which is gone has asked for. What was
-        // killed is still told as running until its end is seen.
-        if ready.listener {
-            while let Ok((connection, _)) = self.listener.accept() {
-                self.meet(connection)?;
-            }
+        // killed is still told as running until its end is seen. One at a time: behind the next one there may be more to hear.
+        if ready.listener
+            && let Ok((connection, _)) = self.listener.accept()
+        {
+            self.meet(connection)?;
         }
         let birth_lost = self.new && (self.leaving || self.speakers.first().is_none_or(Speaker::is_gone));
         if birth_lost {

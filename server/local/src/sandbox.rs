@@ -67,6 +67,13 @@ pub(crate) fn ready(sandbox: &mut Sandbox, record: &Record, started: &Started) {
     });
 }
 
+/// It runs, and nobody knows yet how far its start came.
+pub(crate) fn found_starting(sandbox: &mut Sandbox) {
+    sandbox.incarnation = String::new();
+    sandbox.state_message = "the server was restarted and finds it again".to_owned();
+    sandbox.set_state(SandboxState::Resuming);
+}
+
 /// It does not run.
 pub(crate) fn suspended(sandbox: &mut Sandbox, last_end: Option<IncarnationEnd>) {
     sandbox.incarnation = String::new();
@@ -113,10 +120,7 @@ pub(crate) fn found(record: &Record, status: &Status, started: Option<&Started>,
             suspended(&mut sandbox, Some(end(&ended)));
         }
         (Some(running), Some(started)) if started.is_of(running) => ready(&mut sandbox, record, started),
-        (Some(_), _) => {
-            sandbox.state_message = "the server was restarted and finds it again".to_owned();
-            sandbox.set_state(SandboxState::Resuming);
-        }
+        (Some(_), _) => found_starting(&mut sandbox),
         (None, _) => suspended(&mut sandbox, None),
     }
     sandbox

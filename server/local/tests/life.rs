@@ -7,12 +7,18 @@ mod world;
 use std::{
     collections::BTreeMap,
     fs,
+    io::{BufRead as _, BufReader, Write as _},
+    os::unix::net::UnixStream,
     process::Command,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use sandgate_local::Local;
+use sandgate_monitor::{
+    control::{Request, line},
+    layout,
+};
 use sandgate_proto::v1::{EndCause, EnvVar, ErrorReason, SandboxState};
 use sandgate_provider::{Change, End, Event, Provider as _, Selector};
 use tokio::time::timeout;
@@ -38,8 +44,12 @@ fn runtime_pid(world: &World, name: &str) -> u32 {
 }
 
 fn kill(pid: u32) {
-    let killed = Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
-    assert!(killed.success());
+    signal(pid, "KILL");
+}
+
+fn signal(pid: u32, signal: &str) {
+    let sent = Command::new("kill").args(["-s", signal, &pid.to_string()]).status();
+    assert!(sent.unwrap().success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -199,6 +209,42 @@ async fn what_is_killed_is_suspended_with_a_reason() {
         assert_eq!(world.run(name, "e1", "echo alive").await, "alive\n");
         assert!(world.local.delete(&parse(name), None, None).await.unwrap().existed);
     }
+    world.assert_empty().await;
+    world.local.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_server_asked_for_at_its_end_is_done_before_the_next_one_tells_of_it() {
+    let mut world = World::new().await;
+    let names = ["running", "suspended"];
+    for name in names {
+        world.create(name).await.unwrap();
+    }
+    world
+        .local
+        .suspend(&parse("suspended"), None, Duration::ZERO)
+        .await
+        .unwrap();
+    world.local.close().await;
+    let monitors = names.map(|name| monitor_pid(&world, name));
+    for (name, monitor) in names.into_iter().zip(monitors) {
+        let control = world.state().join("sandboxes").join(name).join(layout::CONTROL);
+        let mut server = BufReader::new(UnixStream::connect(control).unwrap());
+        server.read_line(&mut String::new()).unwrap();
+        signal(monitor, "STOP");
+        server.get_mut().write_all(&line(&Request::Remove).unwrap()).unwrap();
+    }
+    let busy = tokio::spawn(async move {
+        // Long enough for a word of what lies on disk.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        for monitor in monitors {
+            signal(monitor, "CONT");
+        }
+    });
+    world.local = Local::open(settings(&world.state())).await.unwrap();
+    let told = names.map(|name| world.state_of(name));
+    busy.await.unwrap();
+    assert_eq!(told, [None, None]);
     world.assert_empty().await;
     world.local.close().await;
 }

@@ -91,6 +91,8 @@ impl Actor {
                     self.show_ready();
                 } else {
                     // It is on its way, and whoever wants it ready can wait for that.
+                    sandbox::found_starting(Arc::make_mut(&mut self.sandbox));
+                    self.publish();
                     self.slot.tell(News::heard);
                     self.finish_start(running).await;
                 }

@@ -12,7 +12,8 @@ use sandgate_monitor::{IsolationLevel, Root, boot_id, now_ms};
 use sandgate_provider::Table;
 use tokio::{
     sync::{Semaphore, watch},
-    task, time,
+    task::{self, JoinHandle},
+    time,
 };
 
 use super::Local;
@@ -35,6 +36,8 @@ const RESTARTS: usize = 16;
 const SWEEP: Duration = Duration::from_secs(30);
 /// A connection that nobody asked for during this time is let go.
 const REST: Duration = Duration::from_secs(60);
+/// How long all that was found may take to be known, before callers are let in all the same.
+const FIRST_WORDS: Duration = Duration::from_secs(5);
 /// How long a monitor may take to clean up after a birth that nobody waits for any more.
 const CLEAN_UP: Duration = Duration::from_secs(30);
 
@@ -80,7 +83,8 @@ pub enum OpenError {
 impl Local {
     /// Opens a state directory, whose lock the caller holds, and begins to look after what lies in it.
     ///
-    /// All sandboxes are in the table when this returns; that each is as it was believed to be is seen to meanwhile.
+    /// All sandboxes are in the table when this returns, as their monitors say that they are. Of one whose monitor says nothing
+    /// for long, what lies on disk is believed meanwhile.
     ///
     /// # Errors
     /// When something is missing without which no sandbox can be made.
@@ -101,7 +105,12 @@ impl Local {
         for found in sandboxes {
             shared.adopt(found);
         }
-        shared.clean_up(unfinished, trash);
+        let births = shared.clean_up(unfinished, trash);
+        if time::timeout(FIRST_WORDS, shared.known(births)).await.is_err() {
+            tracing::warn!(
+                "not every sandbox that was found has a monitor that says how it is: what lies on disk is believed"
+            );
+        }
         tokio::spawn(sweep(Arc::clone(&shared)));
         Ok(Arc::new(Self { shared }))
     }
@@ -214,16 +223,29 @@ impl Shared {
         Some(self.ranges.as_ref()?.note(range?))
     }
 
-    /// Removes what an earlier server left half made or half removed, in the background.
-    fn clean_up(self: &Arc<Self>, unfinished: Vec<Litter>, trash: Vec<Litter>) {
-        for litter in unfinished {
+    /// Waits until nothing is to be expected any more of a server that is gone. The last that it asked of a monitor, to remove a
+    /// sandbox or to complete one, may still be on its way: who is told what lies on disk sees it change, and nobody does it.
+    async fn known(&self, births: Vec<JoinHandle<()>>) {
+        for birth in births {
+            let _ = birth.await;
+        }
+        let slots: Vec<_> = self.slots().by_name.values().cloned().collect();
+        for slot in slots {
+            let _ = slot.news.subscribe().wait_for(News::is_known).await;
+        }
+    }
+
+    /// Removes what an earlier server left half made or half removed, in the background. Answers the ends of what was half made.
+    fn clean_up(self: &Arc<Self>, unfinished: Vec<Litter>, trash: Vec<Litter>) -> Vec<JoinHandle<()>> {
+        let births = unfinished.into_iter().map(|litter| {
             let lease = self.lease(litter.range());
             let shared = Arc::clone(self);
             tokio::spawn(async move {
                 shared.abandon(litter).await;
                 drop(lease);
-            });
-        }
+            })
+        });
+        let births = births.collect();
         let trash: Vec<_> = trash
             .into_iter()
             .map(|litter| (self.lease(litter.range()), litter.dir))
@@ -236,6 +258,7 @@ impl Shared {
                 drop(lease);
             }
         });
+        births
     }
 
     /// Removes a sandbox that was being made. Its monitor does it by itself, if it is alive.
