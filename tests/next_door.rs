@@ -75,7 +75,7 @@ async fn streams_and_calls_go_side_by_side() {
     };
     let ((), output) = tokio::join!(runs, follow);
     assert_eq!(output.stdout, b"1\n2\n3\n4\n5\n");
-    // Files of more than a message has room for are refused, and 2 MiB pass.
+    // A message of 2 MiB.
     let path = runtime.workspace().join("large");
     std::fs::write(&path, vec![b'x'; 2 << 20]).unwrap();
     let read = ReadOp {

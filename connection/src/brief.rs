@@ -17,8 +17,9 @@
 //!
 //! A message is as in a stream of gRPC, with its prefix of five bytes, so that it passes from one to the other as it is. The
 //! caller begins with a greeting, and calls when it was greeted back; a peer that speaks HTTP/2 begins with something
-//! else, and is to be spoken to in that. Answers come in any order. There are no windows: each answer has somebody who waits for
-//! it, and whoever does not read what it is sent is sent no more than a bound.
+//! else, and is to be spoken to in that. Answers come in any order. There are no windows. A caller reads all that comes, since
+//! somebody waits for it; an answerer reads no more calls while it has some MiB of answers that are not taken; and calls that
+//! an answerer does not read wait with whoever made them.
 
 mod answerer;
 mod caller;
@@ -28,5 +29,5 @@ mod wire;
 
 pub use self::{
     answerer::{answer, is_spoken_by},
-    caller::BriefLine,
+    caller::{BriefLine, Outcome},
 };

@@ -82,7 +82,11 @@ async fn accept(listener: UnixListener, shared: Shared) {
 }
 
 async fn connection(stream: UnixStream, shared: Shared) {
-    let ended = match timeout(SILENCE, first_byte(&stream)).await {
+    let first = tokio::select! {
+        first = timeout(SILENCE, first_byte(&stream)) => first,
+        () = is_over(shared.over.clone()) => return,
+    };
+    let ended = match first {
         Ok(Ok(first)) if brief::is_spoken_by(first) => answer(stream, shared).await,
         Ok(Ok(_)) => match Accepted::unix(stream) {
             // Closed: it is over.

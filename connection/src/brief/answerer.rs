@@ -1,25 +1,44 @@
 //! Who answers.
 
-use std::{collections::HashMap, future::poll_fn, io, sync::Arc};
+use std::{
+    collections::HashMap,
+    future::poll_fn,
+    io,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use bytes::{BufMut as _, Bytes};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    task::{AbortHandle, JoinSet},
+    sync::Notify,
+    task::AbortHandle,
+    time,
 };
 use tonic::Status;
+use tracing::Instrument as _;
 
 use super::wire::{Frame, GREETING, Kind, Wire, malformed};
 use crate::kept::ByteStream;
 
-/// The calls of one connection.
+/// The calls of one connection. Dropped, they end where they are.
 struct Calls<H> {
-    wire: Arc<Wire>,
+    shared: Arc<Shared>,
     handle: H,
-    /// Each gives its number. Dropped with this, they end where they are.
-    tasks: JoinSet<u32>,
-    under_way: HashMap<u32, AbortHandle>,
 }
+
+struct Shared {
+    wire: Wire,
+    under_way: Mutex<HashMap<u32, AbortHandle>>,
+    /// Of calls that have ended.
+    ended: Notify,
+}
+
+/// How long a caller may take to greet.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Calls are not read while so much of the answers is not taken.
+const MOST_UNREAD: usize = 4 << 20;
 
 /// Whether a connection that begins with this byte is for brief calls.
 #[must_use]
@@ -37,24 +56,36 @@ where
     H: Fn(Bytes, Bytes) -> F,
     F: Future<Output = Result<Bytes, Status>> + Send + 'static,
 {
-    let mut greeting = [0; GREETING.len()];
-    stream.read_exact(&mut greeting).await?;
-    if greeting != GREETING {
-        return Err(malformed("another greeting"));
+    let mut over = pin!(over);
+    tokio::select! {
+        greeted = time::timeout(PATIENCE, greet(&mut stream)) => greeted??,
+        () = &mut over => return Ok(()),
     }
-    stream.write_all(&GREETING).await?;
-    stream.flush().await?;
-    let mut calls = Calls {
-        wire: Arc::new(Wire::new(stream)),
+    let calls = Calls {
+        shared: Arc::new(Shared {
+            wire: Wire::new(stream, MOST_UNREAD),
+            under_way: Mutex::default(),
+            ended: Notify::new(),
+        }),
         handle,
-        tasks: JoinSet::new(),
-        under_way: HashMap::new(),
     };
     tokio::select! {
         left = calls.take_all() => return left,
-        () = over => {}
+        () = &mut over => {}
     }
     calls.finish().await
+}
+
+/// Says what we speak, also to one who speaks something newer: it then knows.
+async fn greet(stream: &mut Box<dyn ByteStream>) -> io::Result<()> {
+    let mut greeting = [0; GREETING.len()];
+    stream.read_exact(&mut greeting).await?;
+    stream.write_all(&GREETING).await?;
+    stream.flush().await?;
+    match greeting == GREETING {
+        true => Ok(()),
+        false => Err(malformed("another greeting")),
+    }
 }
 
 // === impl Calls ===
@@ -64,26 +95,24 @@ where
     H: Fn(Bytes, Bytes) -> F,
     F: Future<Output = Result<Bytes, Status>> + Send + 'static,
 {
-    async fn take_all(&mut self) -> io::Result<()> {
-        while let Some(frame) = poll_fn(|cx| self.wire.poll_next(cx)).await? {
-            while let Some(done) = self.tasks.try_join_next() {
-                self.forget(done);
-            }
+    async fn take_all(&self) -> io::Result<()> {
+        let wire = &self.shared.wire;
+        while let Some(frame) = poll_fn(|cx| wire.poll_next(cx)).await? {
             match frame.kind {
                 Kind::Call => self.begin(frame)?,
                 Kind::Cancel => {
-                    if let Some(task) = self.under_way.get(&frame.call) {
+                    if let Some(task) = self.shared.end(frame.call) {
                         task.abort();
                     }
                 }
-                Kind::Ping => self.wire.send(Kind::Pong, 0, &[], Bytes::new())?,
+                Kind::Ping => wire.send(Kind::Pong, 0, &[], Bytes::new(), None)?,
                 Kind::Answer | Kind::Refusal | Kind::Pong => return Err(malformed("a frame that callers do not send")),
             }
         }
         Ok(())
     }
 
-    fn begin(&mut self, frame: Frame) -> io::Result<()> {
+    fn begin(&self, frame: Frame) -> io::Result<()> {
         let Frame { call, mut body, .. } = frame;
         let name = body.first().map_or(0, |length| usize::from(*length));
         if body.len() <= name {
@@ -91,40 +120,60 @@ where
         }
         let message = body.split_off(1 + name);
         let answering = (self.handle)(body.slice(1..), message);
-        let wire = Arc::clone(&self.wire);
-        let task = self.tasks.spawn(async move {
-            let sent = match answering.await {
-                Ok(message) => wire.send(Kind::Answer, call, &[], message),
-                Err(status) => wire.send(Kind::Refusal, call, &[], refusal(&status)),
-            };
-            if sent.is_err() {
-                let status = Status::out_of_range("the answer is larger than any message may be");
-                let _ = wire.send(Kind::Refusal, call, &[], refusal(&status));
-            }
-            call
-        });
-        self.under_way.insert(call, task);
+        let shared = Arc::clone(&self.shared);
+        let answered = async move {
+            shared.say(call, answering.await);
+            shared.end(call);
+        };
+        // Held, so that it is noted before it can end.
+        let mut under_way = self.shared.under_way();
+        let task = tokio::spawn(answered.in_current_span());
+        under_way.insert(call, task.abort_handle());
         Ok(())
     }
 
-    fn forget(&mut self, done: Result<u32, tokio::task::JoinError>) {
-        match done {
-            Ok(call) => _ = self.under_way.remove(&call),
-            // Cancelled, and not told which it was.
-            Err(_) => self.under_way.retain(|_, task| !task.is_finished()),
+    /// Waits for the answers to what was called, and until they are taken.
+    async fn finish(&self) -> io::Result<()> {
+        let Shared { wire, ended, .. } = &*self.shared;
+        while !self.shared.under_way().is_empty() {
+            tokio::select! {
+                () = ended.notified() => {}
+                broken = poll_fn(|cx| wire.poll_broken(cx)) => return Err(broken),
+            }
+        }
+        poll_fn(|cx| wire.poll_flushed(cx)).await
+    }
+}
+
+impl<H> Drop for Calls<H> {
+    fn drop(&mut self) {
+        self.shared.under_way().drain().for_each(|(_, task)| task.abort());
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn say(&self, call: u32, answer: Result<Bytes, Status>) {
+        let sent = match answer {
+            Ok(message) => self.wire.send(Kind::Answer, call, &[], message, None),
+            Err(status) => self.wire.send(Kind::Refusal, call, &[], refusal(&status), None),
+        };
+        if sent.is_err() {
+            let status = Status::out_of_range("the answer is larger than any message may be");
+            let _ = self.wire.send(Kind::Refusal, call, &[], refusal(&status), None);
         }
     }
 
-    /// Waits for the answers to what was called, and until they are taken.
-    async fn finish(&mut self) -> io::Result<()> {
-        loop {
-            tokio::select! {
-                biased;
-                done = self.tasks.join_next() => if done.is_none() { break },
-                broken = poll_fn(|cx| self.wire.poll_broken(cx)) => return Err(broken),
-            }
-        }
-        poll_fn(|cx| self.wire.poll_flushed(cx)).await
+    /// Notes that a call is over.
+    fn end(&self, call: u32) -> Option<AbortHandle> {
+        let task = self.under_way().remove(&call);
+        self.ended.notify_one();
+        task
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, HashMap<u32, AbortHandle>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -11,11 +11,11 @@ use std::{
 use bytes::{Buf as _, Bytes};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    sync::{Notify, oneshot},
+    sync::{Notify, Semaphore, oneshot},
 };
 use tonic::{Code, Status};
 
-use super::wire::{Frame, GREETING, Kind, Wire};
+use super::wire::{Frame, GREETING, Kind, Room, Wire};
 use crate::{
     keepalive::{Keepalive, Traffic, Underway},
     kept::{ByteStream, Kept, Opening, Spoken},
@@ -25,6 +25,17 @@ use crate::{
 /// A way to one peer for brief calls. All clones share its connection.
 #[derive(Debug, Clone)]
 pub struct BriefLine(Kept<Speech>);
+
+/// What became of a call.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Its answer's message.
+    Answer(Bytes),
+    /// Why there is none.
+    Refusal(Status),
+    /// The peer speaks something else. The call was not made, and this is its message.
+    NotSpoken(Bytes),
+}
 
 /// What the peer speaks, as its first bytes tell.
 #[derive(Debug, Clone)]
@@ -47,6 +58,8 @@ struct Shared {
     calls: Mutex<Calls>,
     traffic: Arc<Traffic>,
     pong: Notify,
+    /// Bytes of calls that may wait to be written.
+    room: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
@@ -61,9 +74,14 @@ struct Made {
     open: Arc<Open>,
     number: u32,
     answer: oneshot::Receiver<Frame>,
-    is_answered: bool,
+    is_sent: bool,
     _underway: Underway,
 }
+
+/// Two of the largest calls. The others wait where their callers can leave with them.
+const ROOM: usize = 9 << 20;
+/// What a call takes beside its message.
+const BESIDES: usize = 256;
 
 // === impl BriefLine ===
 
@@ -74,8 +92,8 @@ impl BriefLine {
         Self(Kept::new(keepalive))
     }
 
-    /// Makes a call with a message as gRPC has it in a stream, and waits for the answer's. `open` opens the stream that a
-    /// connection needs, if there is none. `None`: the peer speaks something else, and the call was not made.
+    /// Makes a call with a message as gRPC has it in a stream, and waits for what becomes of it. `open` opens the stream that
+    /// a connection needs, if there is none.
     ///
     /// # Errors
     /// When there is no connection, or it breaks. Whether the call was made is not known then.
@@ -84,10 +102,10 @@ impl BriefLine {
         method: &str,
         message: Bytes,
         open: impl FnOnce() -> F,
-    ) -> Result<Option<Result<Bytes, Status>>, LineError> {
+    ) -> Result<Outcome, LineError> {
         match self.0.connection(open).await? {
-            Speech::Brief(caller) => caller.call(method, message).await.map(Some).map_err(LineError::Cut),
-            Speech::Other => Ok(None),
+            Speech::Brief(caller) => caller.call(method, message).await.map_err(LineError::Cut),
+            Speech::Other => Ok(Outcome::NotSpoken(message)),
         }
     }
 
@@ -133,33 +151,40 @@ impl Spoken for Speech {
 impl Caller {
     fn new(stream: Box<dyn ByteStream>, keepalive: Keepalive) -> Self {
         let shared = Arc::new(Shared {
-            wire: Wire::new(stream),
+            // All is read: what comes has been asked for.
+            wire: Wire::new(stream, usize::MAX),
             calls: Mutex::default(),
             traffic: Arc::default(),
             pong: Notify::new(),
+            room: Arc::new(Semaphore::new(ROOM)),
         });
         tokio::spawn(drive(Arc::clone(&shared), keepalive));
         Self(Arc::new(Open(shared)))
     }
 
-    async fn call(self, method: &str, message: Bytes) -> io::Result<Result<Bytes, Status>> {
+    async fn call(self, method: &str, message: Bytes) -> io::Result<Outcome> {
         let mut made = self.make()?;
-        let wire = &made.open.0.wire;
+        let shared = &made.open.0;
         let name = u8::try_from(method.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let head = [&[name], method.as_bytes()].concat();
-        if wire.send(Kind::Call, made.number, &head, message).is_err() {
-            made.is_answered = true;
-            return Ok(Err(Status::out_of_range(
-                "the request is larger than any message may be",
-            )));
+        let size = u32::try_from(message.len().saturating_add(BESIDES)).unwrap_or(u32::MAX);
+        let too_large = || Status::out_of_range("the request is larger than any message may be");
+        if size as usize > ROOM / 2 {
+            return Ok(Outcome::Refusal(too_large()));
         }
+        let room = Room::take(&shared.room, size).await;
+        let room = room.ok_or(io::ErrorKind::ConnectionReset)?;
+        let sent = shared.wire.send(Kind::Call, made.number, &head, message, Some(room));
+        if sent.is_err() {
+            return Ok(Outcome::Refusal(too_large()));
+        }
+        made.is_sent = true;
         let Ok(Frame { kind, body, .. }) = (&mut made.answer).await else {
             return Err(io::ErrorKind::ConnectionReset.into());
         };
-        made.is_answered = true;
         match kind {
-            Kind::Answer => Ok(Ok(body)),
-            _ => Ok(Err(refusal(body))),
+            Kind::Answer => Ok(Outcome::Answer(body)),
+            _ => Ok(Outcome::Refusal(refusal(body))),
         }
     }
 
@@ -183,7 +208,7 @@ impl Caller {
         Ok(Made {
             number,
             answer,
-            is_answered: false,
+            is_sent: false,
             _underway: Underway::begin(Arc::clone(&shared.traffic)),
             open: self.0,
         })
@@ -195,10 +220,10 @@ impl Caller {
 impl Drop for Made {
     fn drop(&mut self) {
         let shared = &self.open.0;
+        // Answered, it does not wait any more.
         let was_waiting = shared.calls().waiting.remove(&self.number).is_some();
-        if was_waiting && !self.is_answered {
-            // It is small.
-            let _ = shared.wire.send(Kind::Cancel, self.number, &[], Bytes::new());
+        if was_waiting && self.is_sent && !shared.wire.withdraw(self.number) {
+            shared.tell(Kind::Cancel, self.number);
         }
     }
 }
@@ -216,6 +241,12 @@ impl Drop for Open {
 impl Shared {
     fn calls(&self) -> MutexGuard<'_, Calls> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a frame that has no body.
+    fn tell(&self, kind: Kind, call: u32) {
+        // Only large ones are refused.
+        let _ = self.wire.send(kind, call, &[], Bytes::new(), None);
     }
 
     fn take(&self, frame: Frame) {
@@ -244,8 +275,7 @@ async fn drive(shared: Arc<Shared>, keepalive: Keepalive) {
         }
     };
     let ask = || async {
-        // It is small.
-        let _ = shared.wire.send(Kind::Ping, 0, &[], Bytes::new());
+        shared.tell(Kind::Ping, 0);
         shared.pong.notified().await;
         true
     };
@@ -253,9 +283,11 @@ async fn drive(shared: Arc<Shared>, keepalive: Keepalive) {
         () = reading => {}
         () = keepalive.silence(&shared.traffic, ask) => tracing::debug!("a connection is silent"),
     }
+    // The peer learns that nobody waits any more, and so does whoever waits.
+    shared.wire.close();
+    shared.room.close();
     let mut calls = shared.calls();
     calls.is_over = true;
-    // Whoever waits learns of it.
     calls.waiting.clear();
 }
 

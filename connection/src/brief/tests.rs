@@ -17,7 +17,7 @@ use tokio::{
 };
 use tonic::{Code, Status};
 
-use super::{BriefLine, answer, wire::GREETING};
+use super::{BriefLine, Outcome, answer, wire::GREETING};
 use crate::{ByteStream, Keepalive, LineError};
 
 const EVERY: Duration = Duration::from_secs(10);
@@ -63,8 +63,15 @@ fn to_echo(room: usize) -> DuplexStream {
 }
 
 async fn ask(line: &BriefLine, method: &str, message: impl Into<Bytes>) -> Result<Bytes, Status> {
-    let answered = line.call(method, message.into(), || opened(to_echo(1 << 16))).await;
-    answered.unwrap().expect("it speaks as we do")
+    told(line.call(method, message.into(), || opened(to_echo(1 << 16))).await)
+}
+
+fn told(outcome: Result<Outcome, LineError>) -> Result<Bytes, Status> {
+    match outcome.unwrap() {
+        Outcome::Answer(message) => Ok(message),
+        Outcome::Refusal(status) => Err(status),
+        Outcome::NotSpoken(_) => panic!("it speaks as we do"),
+    }
 }
 
 /// A peer that greets and then does as `then` says with what is left of the stream.
@@ -103,7 +110,7 @@ async fn messages_of_any_size_pass_whole_by_any_stream() {
         let message = Bytes::from_iter((0..size).map(|n| (n % 251) as u8));
         let answered = line.call("m", message.clone(), || opened(to_echo(7)));
         async move {
-            let answer = answered.await.unwrap().unwrap().unwrap();
+            let answer = told(answered.await).unwrap();
             assert_eq!(answer.len(), size + 2);
             assert!(answer[2..] == message, "{size}");
         }
@@ -170,7 +177,7 @@ async fn who_leaves_is_not_worked_for_any_more_and_the_others_are() {
     // A connection that rests is closed, but not under a call.
     line.rest(Duration::ZERO);
     permits.add_permits(1);
-    assert_eq!(stays.await.unwrap().unwrap().unwrap().unwrap(), "stays");
+    assert_eq!(told(stays.await.unwrap()).unwrap(), "stays");
     assert_eq!(left.load(Ordering::SeqCst), 1);
     let last = tokio::spawn(call("is cut off"));
     sleep(Duration::from_millis(50)).await;
@@ -193,17 +200,17 @@ async fn at_the_end_what_was_called_is_answered_and_the_next_call_goes_elsewhere
     end.send(()).unwrap();
     sleep(Duration::from_millis(50)).await;
     permits.add_permits(1);
-    assert_eq!(called.await.unwrap().unwrap().unwrap().unwrap().len(), 100_000);
+    assert_eq!(told(called.await.unwrap()).unwrap().len(), 100_000);
     // Until the end is noticed a call may still go there; that it was not answered is told.
     let again = async {
         loop {
             match line.call("m", Bytes::new(), || opened(to_echo(1 << 10))).await {
-                Ok(answered) => break answered,
+                Ok(outcome) => break told(Ok(outcome)),
                 Err(error) => assert!(matches!(error, LineError::Cut(_)), "{error:?}"),
             }
         }
     };
-    assert_eq!(again.await.unwrap().unwrap(), "m:");
+    assert_eq!(again.await.unwrap(), "m:");
 }
 
 #[tokio::test]
@@ -216,7 +223,7 @@ async fn a_connection_that_dies_ends_its_calls_and_the_next_opens_another() {
     assert!(matches!(call, Err(LineError::Cut(_))), "{call:?}");
     assert_eq!(ask(&line, "m", "again").await.unwrap(), "m:again");
     let kept = line.call("m", Bytes::new(), nothing_to_open).await;
-    assert_eq!(kept.unwrap().unwrap().unwrap(), "m:");
+    assert_eq!(told(kept).unwrap(), "m:");
 }
 
 #[tokio::test]
@@ -228,8 +235,11 @@ async fn one_who_speaks_something_else_is_not_called() {
     ] {
         let (ours, mut theirs) = duplex(1 << 10);
         theirs.write_all(says).await.unwrap();
-        let call = line(true).call("m", Bytes::new(), || opened(ours)).await;
-        assert!(matches!(call, Ok(None)), "{call:?}");
+        let call = line(true).call("m", Bytes::from_static(b"m"), || opened(ours)).await;
+        assert!(
+            matches!(&call, Ok(Outcome::NotSpoken(message)) if message == "m"),
+            "{call:?}"
+        );
     }
     let (ours, theirs) = duplex(1 << 10);
     drop(theirs);
@@ -274,8 +284,56 @@ async fn what_is_no_frame_ends_the_connection_at_either_end() {
             pending::<()>().await;
         });
         let call = line(true).call("m", Bytes::new(), || opened(stream)).await;
-        assert_eq!(call.unwrap().unwrap().unwrap_err().code(), Code::Unknown);
+        assert_eq!(told(call).unwrap_err().code(), Code::Unknown);
     }
+}
+
+/// Each end is sent more than it takes at a time, and none waits for the other.
+#[tokio::test]
+async fn large_messages_go_both_ways_at_once() {
+    let line = line(true);
+    let large = Bytes::from(vec![7; 3 << 20]);
+    let calls = (0..12).map(|_| ask(&line, "m", large.clone()));
+    for answer in timeout(Duration::from_secs(60), join_all(calls)).await.unwrap() {
+        assert_eq!(answer.unwrap().len(), large.len() + 2);
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_read_is_bounded_and_goes_with_whoever_leaves() {
+    let line = line(true);
+    let (reads, reading) = oneshot::channel::<()>();
+    let (seen, read) = oneshot::channel();
+    let stream = to_greeter(|mut stream| async move {
+        reading.await.unwrap();
+        let mut all = 0;
+        let mut space = vec![0; 1 << 16];
+        while let Ok(Ok(count @ 1..)) = timeout(Duration::from_millis(300), stream.read(&mut space)).await {
+            all += count;
+        }
+        seen.send(all).unwrap();
+    });
+    let mut stream = Some(stream);
+    for number in 0..40 {
+        let patience = Duration::from_millis(if number == 0 { 500 } else { 5 });
+        let large = Bytes::from(vec![7; 3 << 20]);
+        let call = line.call("m", large, || opened(stream.take().unwrap()));
+        assert!(timeout(patience, call).await.is_err());
+    }
+    reads.send(()).unwrap();
+    // The first one, of which a part was written before it was left.
+    let all = read.await.unwrap();
+    assert!(((3 << 20)..(4 << 20)).contains(&all), "{all}");
+}
+
+#[tokio::test]
+async fn one_who_speaks_something_newer_is_told_what_is_spoken_here() {
+    let (mut ours, theirs) = duplex(1 << 10);
+    ours.write_all(b"SANDGATE BRIEF 2").await.unwrap();
+    assert!(answer(Box::new(theirs), pending(), echo).await.is_err());
+    let mut said = Vec::new();
+    ours.read_to_end(&mut said).await.unwrap();
+    assert_eq!(said, GREETING);
 }
 
 /// Answers that nobody takes are not made without end.
@@ -320,5 +378,5 @@ async fn one_who_falls_silent_is_noticed_and_one_who_works_is_not_silent() {
     let slow = line(false)
         .call("m", Bytes::from_static(b"slow"), || opened(ours))
         .await;
-    assert_eq!(slow.unwrap().unwrap().unwrap(), "slow");
+    assert_eq!(told(slow).unwrap(), "slow");
 }

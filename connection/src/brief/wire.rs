@@ -6,12 +6,15 @@ use std::{
     io::{self, IoSlice},
     mem::MaybeUninit,
     pin::{Pin, pin},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker, ready},
 };
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
-use tokio::io::{AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, ReadBuf};
+use tokio::{
+    io::{AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, ReadBuf},
+    sync::Semaphore,
+};
 
 use crate::kept::ByteStream;
 
@@ -23,12 +26,33 @@ pub(super) const GREETING: [u8; 16] = *b"SANDGATE BRIEF 1";
 pub(super) struct Wire(Mutex<State>);
 
 struct State {
-    stream: Box<dyn ByteStream>,
+    /// `None`: it is closed.
+    stream: Option<Box<dyn ByteStream>>,
     inbox: BytesMut,
-    outbox: VecDeque<Bytes>,
+    outbox: VecDeque<Piece>,
+    /// Bytes in the outbox.
+    unread: usize,
+    /// With more than that nothing is read.
+    most_unread: usize,
+    /// The peer takes nothing any more. What it had said is still to be read.
+    broken: Option<io::Error>,
     /// The task that reads.
     reader: Option<Waker>,
-    is_closed: bool,
+}
+
+/// A frame, or a part of one.
+struct Piece {
+    bytes: Bytes,
+    call: u32,
+    /// The frame begins with it, and nothing of it is written yet.
+    is_fresh: bool,
+    _room: Option<Arc<Room>>,
+}
+
+/// So many bytes of those that may wait to be written. Given back when it is dropped.
+pub(super) struct Room {
+    of: Arc<Semaphore>,
+    size: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,31 +81,33 @@ const COPIED: usize = 16 << 10;
 /// What is read at a time, where it is not known how much comes. Not into memory of the connection's own: most of a thousand
 /// are idle.
 const READ: usize = 16 << 10;
-/// Nothing more is read while so much is not taken.
-const MOST_UNREAD: usize = 4 << 20;
 const PARTS: usize = 8;
 
 // === impl Wire ===
 
 impl Wire {
-    pub(super) fn new(stream: Box<dyn ByteStream>) -> Self {
+    /// Speaks over `stream`, and reads nothing while more than `most_unread` bytes are not taken: only one of the two ends may
+    /// have such a bound, or each could wait for the other.
+    pub(super) fn new(stream: Box<dyn ByteStream>, most_unread: usize) -> Self {
         Self(Mutex::new(State {
-            stream,
+            stream: Some(stream),
             inbox: BytesMut::new(),
             outbox: VecDeque::new(),
+            unread: 0,
+            most_unread,
+            broken: None,
             reader: None,
-            is_closed: false,
         }))
     }
 
-    /// Sends a frame. That it could not be is noticed by the task that reads.
+    /// Sends a frame. That it could not be is noticed by the task that reads. `room` is held until it is written.
     ///
     /// # Errors
     /// The body is larger than any frame's. Nothing was sent.
-    pub(super) fn send(&self, kind: Kind, call: u32, head: &[u8], body: Bytes) -> io::Result<()> {
+    pub(super) fn send(&self, kind: Kind, call: u32, head: &[u8], body: Bytes, room: Option<Room>) -> io::Result<()> {
         let length = head.len() + body.len();
-        let room = HEADER + head.len() + if body.len() > COPIED { 0 } else { body.len() };
-        let mut first = BytesMut::with_capacity(room);
+        let is_copied = body.len() <= COPIED;
+        let mut first = BytesMut::with_capacity(HEADER + head.len() + if is_copied { body.len() } else { 0 });
         match u32::try_from(length) {
             Ok(length) if length as usize <= MAX_BODY => first.put_u32_le(length),
             _ => return Err(io::ErrorKind::InvalidInput.into()),
@@ -89,41 +115,73 @@ impl Wire {
         first.put_u32_le(call);
         first.put_u8(kind as u8);
         first.put_slice(head);
-        let mut state = self.state();
-        if body.len() > COPIED {
-            state.outbox.extend([first.freeze(), body]);
-        } else {
+        if is_copied {
             first.put_slice(&body);
-            state.outbox.push_back(first.freeze());
+        }
+        let room = room.map(Arc::new);
+        let piece = |bytes, is_fresh| Piece {
+            bytes,
+            call,
+            is_fresh,
+            _room: room.clone(),
+        };
+        let mut state = self.state();
+        let was_behind = !state.outbox.is_empty();
+        state.push(piece(first.freeze(), true));
+        if !is_copied {
+            state.push(piece(body, false));
         }
         let mut nobody = Context::from_waker(Waker::noop());
-        if !matches!(state.poll_flush(&mut nobody), Poll::Ready(Ok(()))) {
+        let is_flushed = matches!(state.poll_flush(&mut nobody), Poll::Ready(Ok(())));
+        // Whoever waited for what was behind is told, too: nobody else would.
+        if was_behind || !is_flushed {
             state.wake_reader();
         }
         Ok(())
     }
 
+    /// Takes a call back of which nothing was written. Answers whether that could be.
+    pub(super) fn withdraw(&self, call: u32) -> bool {
+        let mut state = self.state();
+        let Some(at) = state
+            .outbox
+            .iter()
+            .position(|piece| piece.call == call && piece.is_fresh)
+        else {
+            return false;
+        };
+        let parts = state
+            .outbox
+            .iter()
+            .skip(at)
+            .take_while(|piece| piece.call == call)
+            .count();
+        let withdrawn: usize = state.outbox.drain(at..at + parts).map(|piece| piece.bytes.len()).sum();
+        state.unread -= withdrawn;
+        true
+    }
+
     /// Waits for the next frame, and meanwhile for the peer to take what it was sent. `None`: it is over.
     pub(super) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame>>> {
         let mut state = self.state();
-        if state.is_closed {
-            return Poll::Ready(Ok(None));
-        }
         state.stay(cx);
         if let Poll::Ready(Err(error)) = state.poll_flush(cx) {
-            return Poll::Ready(Err(error));
+            state.clear_outbox();
+            state.broken = Some(error);
         }
         loop {
             if let Some(frame) = state.take_frame()? {
                 return Poll::Ready(Ok(Some(frame)));
             }
-            if state.unread() > MOST_UNREAD {
+            // It is being written, or it would not be so much.
+            if state.unread > state.most_unread {
                 return Poll::Pending;
             }
             if ready!(state.poll_read(cx))? == 0 {
-                return Poll::Ready(match state.inbox.is_empty() {
-                    true => Ok(None),
-                    false => Err(io::ErrorKind::UnexpectedEof.into()),
+                return Poll::Ready(match (state.inbox.is_empty(), state.broken.take()) {
+                    (_, Some(broken)) => Err(broken),
+                    (true, None) => Ok(None),
+                    (false, None) => Err(io::ErrorKind::UnexpectedEof.into()),
                 });
             }
         }
@@ -147,7 +205,8 @@ impl Wire {
     /// Ends it on this side.
     pub(super) fn close(&self) {
         let mut state = self.state();
-        state.is_closed = true;
+        state.stream = None;
+        state.clear_outbox();
         state.wake_reader();
     }
 
@@ -159,6 +218,25 @@ impl Wire {
 impl fmt::Debug for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wire").finish_non_exhaustive()
+    }
+}
+
+// === impl Room ===
+
+impl Room {
+    /// Waits for it. `None`: the connection is over.
+    pub(super) async fn take(of: &Arc<Semaphore>, size: u32) -> Option<Self> {
+        of.acquire_many(size).await.ok()?.forget();
+        Some(Self {
+            of: Arc::clone(of),
+            size,
+        })
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.of.add_permits(self.size as usize);
     }
 }
 
@@ -178,36 +256,58 @@ impl State {
         }
     }
 
-    fn unread(&self) -> usize {
-        self.outbox.iter().map(Bytes::len).sum()
+    fn push(&mut self, piece: Piece) {
+        if self.stream.is_some() && self.broken.is_none() {
+            self.unread += piece.bytes.len();
+            self.outbox.push_back(piece);
+        }
+    }
+
+    fn clear_outbox(&mut self) {
+        self.outbox.clear();
+        self.unread = 0;
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(stream) = &mut self.stream else {
+            return Poll::Ready(Ok(()));
+        };
         while !self.outbox.is_empty() {
             let mut parts = [IoSlice::new(&[]); PARTS];
             let mut count = 0;
-            for (part, bytes) in parts.iter_mut().zip(&self.outbox) {
-                *part = IoSlice::new(bytes);
+            for (part, piece) in parts.iter_mut().zip(&self.outbox) {
+                *part = IoSlice::new(&piece.bytes);
                 count += 1;
             }
-            let mut written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, &parts[..count]))?;
+            let mut written = ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &parts[..count]))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
+            self.unread -= written;
             while let Some(first) = self.outbox.front_mut() {
-                if written < first.len() {
-                    first.advance(written);
+                if written < first.bytes.len() {
+                    first.is_fresh &= written == 0;
+                    first.bytes.advance(written);
                     break;
                 }
-                written -= first.len();
+                written -= first.bytes.len();
                 self.outbox.pop_front();
             }
         }
-        Pin::new(&mut self.stream).poll_flush(cx)
+        Pin::new(stream).poll_flush(cx)
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let Self { stream, inbox, .. } = self;
+        let Self {
+            stream: Some(stream),
+            inbox,
+            ..
+        } = self
+        else {
+            // What was said so far is of no use to anybody.
+            self.inbox.clear();
+            return Poll::Ready(Ok(0));
+        };
         if inbox.capacity() - inbox.len() > READ {
             return pin!(stream.read_buf(inbox)).poll(cx);
         }

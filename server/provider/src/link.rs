@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, Uri, header::AUTHORIZATION, uri::Authority};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, Full};
-use sandgate_connection::{BriefLine, Keepalive, Line, LineError};
+use sandgate_connection::{BriefLine, Keepalive, Line, LineError, brief::Outcome};
 use sandgate_proto::runtime::v1::{runtime_service_client::RuntimeServiceClient, runtime_service_server::SERVICE_NAME};
 use tonic::{Status, body::Body};
 use tower::Service;
@@ -92,14 +92,12 @@ impl Link {
                 Err(status) => return Ok(status.into_http()),
             };
             let carrier = Arc::clone(&self.carrier);
-            let answered = brief.call(method, message.clone(), || async move { carrier.open().await });
-            if let Some(answered) = answered.await? {
-                return Ok(match answered {
-                    Ok(message) => Response::new(Body::new(Answer::new(message))),
-                    Err(status) => status.into_http(),
-                });
+            let outcome = brief.call(method, message, || async move { carrier.open().await });
+            match outcome.await? {
+                Outcome::Answer(message) => return Ok(Response::new(Body::new(Answer::new(message)))),
+                Outcome::Refusal(status) => return Ok(status.into_http()),
+                Outcome::NotSpoken(message) => body = Body::new(Full::new(message)),
             }
-            body = Body::new(Full::new(message));
         }
         let mut request = Request::from_parts(head, body);
         if let Some(credential) = self.carrier.credential() {

@@ -84,6 +84,11 @@ impl Execs {
     /// Writes the start down and starts the program.
     pub(super) async fn begin(&self, exec: &Arc<Exec>, spec: Spec, slot: usize, awaits: Awaits) -> Result<(), Refusal> {
         let _turn = self.0.starts.acquire().await;
+        // A turn lasts until the program has begun, or for as long as it is left alone: not while others wait for theirs.
+        let awaits = match self.0.starts.available_permits() {
+            0 => Awaits::Start,
+            _ => awaits,
+        };
         let (env, stopping) = {
             let table = self.table();
             (table.env.clone(), table.stopping)

@@ -108,7 +108,7 @@ impl Local {
         let births = shared.clean_up(unfinished, trash);
         if time::timeout(FIRST_WORDS, shared.known(births)).await.is_err() {
             tracing::warn!(
-                "not every sandbox that was found has a monitor that says how it is: what lies on disk is believed"
+                "a sandbox that was found, or was being made, has a monitor that does not say how it is: what lies on disk is believed"
             );
         }
         tokio::spawn(sweep(Arc::clone(&shared)));
