@@ -105,7 +105,7 @@ where
                         task.abort();
                     }
                 }
-                Kind::Ping => wire.send(Kind::Pong, 0, &[], Bytes::new(), None)?,
+                Kind::Ping => wire.send(Kind::Pong, 0, &[], Bytes::new(), None, false)?,
                 Kind::Answer | Kind::Refusal | Kind::Pong => return Err(malformed("a frame that callers do not send")),
             }
         }
@@ -155,13 +155,15 @@ impl<H> Drop for Calls<H> {
 
 impl Shared {
     fn say(&self, call: u32, answer: Result<Bytes, Status>) {
+        let is_busy = self.under_way().len() > 1;
+        let say = |kind, body| self.wire.send(kind, call, &[], body, None, is_busy);
         let sent = match answer {
-            Ok(message) => self.wire.send(Kind::Answer, call, &[], message, None),
-            Err(status) => self.wire.send(Kind::Refusal, call, &[], refusal(&status), None),
+            Ok(message) => say(Kind::Answer, message),
+            Err(status) => say(Kind::Refusal, refusal(&status)),
         };
         if sent.is_err() {
             let status = Status::out_of_range("the answer is larger than any message may be");
-            let _ = self.wire.send(Kind::Refusal, call, &[], refusal(&status), None);
+            let _ = say(Kind::Refusal, refusal(&status));
         }
     }
 

@@ -174,7 +174,10 @@ impl Caller {
         }
         let room = Room::take(&shared.room, size).await;
         let room = room.ok_or(io::ErrorKind::ConnectionReset)?;
-        let sent = shared.wire.send(Kind::Call, made.number, &head, message, Some(room));
+        let is_busy = shared.calls().waiting.len() > 1;
+        let sent = shared
+            .wire
+            .send(Kind::Call, made.number, &head, message, Some(room), is_busy);
         if sent.is_err() {
             return Ok(Outcome::Refusal(too_large()));
         }
@@ -246,7 +249,7 @@ impl Shared {
     /// Sends a frame that has no body.
     fn tell(&self, kind: Kind, call: u32) {
         // Only large ones are refused.
-        let _ = self.wire.send(kind, call, &[], Bytes::new(), None);
+        let _ = self.wire.send(kind, call, &[], Bytes::new(), None, false);
     }
 
     fn take(&self, frame: Frame) {

@@ -21,8 +21,8 @@ use crate::kept::ByteStream;
 /// What each end says first.
 pub(super) const GREETING: [u8; 16] = *b"SANDGATE BRIEF 1";
 
-/// A connection. Whoever has something to say writes it at once; what the peer does not take then is left to the task that
-/// reads.
+/// A connection. Whoever alone has something to say writes it at once. What many say is left to the next turn of the task that
+/// reads, and leaves together; and so is what the peer does not take at once.
 pub(super) struct Wire(Mutex<State>);
 
 struct State {
@@ -100,11 +100,20 @@ impl Wire {
         }))
     }
 
-    /// Sends a frame. That it could not be is noticed by the task that reads. `room` is held until it is written.
+    /// Sends a frame, at once if nobody else `is_busy` here. That it could not be is noticed by the task that reads. `room` is
+    /// held until it is written.
     ///
     /// # Errors
     /// The body is larger than any frame's. Nothing was sent.
-    pub(super) fn send(&self, kind: Kind, call: u32, head: &[u8], body: Bytes, room: Option<Room>) -> io::Result<()> {
+    pub(super) fn send(
+        &self,
+        kind: Kind,
+        call: u32,
+        head: &[u8],
+        body: Bytes,
+        room: Option<Room>,
+        is_busy: bool,
+    ) -> io::Result<()> {
         let length = head.len() + body.len();
         let is_copied = body.len() <= COPIED;
         let mut first = BytesMut::with_capacity(HEADER + head.len() + if is_copied { body.len() } else { 0 });
@@ -132,7 +141,7 @@ impl Wire {
             state.push(piece(body, false));
         }
         let mut nobody = Context::from_waker(Waker::noop());
-        let is_flushed = matches!(state.poll_flush(&mut nobody), Poll::Ready(Ok(())));
+        let is_flushed = !is_busy && matches!(state.poll_flush(&mut nobody), Poll::Ready(Ok(())));
         // Whoever waited for what was behind is told, too: nobody else would.
         if was_behind || !is_flushed {
             state.wake_reader();
