@@ -303,6 +303,5 @@ fn refusal(mut body: Bytes) -> Status {
         let text = String::from_utf8_lossy(&text).into_owned();
         (code != Code::Ok).then(|| Status::with_details(code, text, body))
     };
-    let status = { read }();
-    status.unwrap_or_else(|| Status::unknown("a refusal that can't be read"))
+    read().unwrap_or_else(|| Status::unknown("a refusal that can't be read"))
 }
