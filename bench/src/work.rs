@@ -55,7 +55,7 @@ pub(crate) async fn read(sandbox: &Sandbox, times: usize) {
     let op = v1::FileOp {
         op: Some(v1::file_op::Op::Read(v1::ReadOp {
             path: SMALL_FILE.into(),
-            max_bytes: 4096,
+            max_bytes: SMALL_BYTES as u64,
             ..Default::default()
         })),
     };
@@ -65,7 +65,7 @@ pub(crate) async fn read(sandbox: &Sandbox, times: usize) {
         ..Default::default()
     };
     let answer = sandbox.client().raw().file_ops(request).await.unwrap().into_inner();
-    let is_read = |result: &v1::FileOpResult| matches!(&result.result, Some(v1::file_op_result::Result::Read(read)) if read.content.len() == 4096);
+    let is_read = |result: &v1::FileOpResult| matches!(&result.result, Some(v1::file_op_result::Result::Read(read)) if read.content.len() == SMALL_BYTES);
     assert!(
         answer.results.len() == times && answer.results.iter().all(is_read),
         "{answer:?}"

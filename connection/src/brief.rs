@@ -21,6 +21,9 @@
 //! somebody waits for it; an answerer reads no more calls while it has some MiB of answers that are not taken; and calls that
 //! an answerer does not read wait with whoever made them.
 
+use bytes::{BufMut as _, Bytes, BytesMut};
+use prost::Message;
+
 mod answerer;
 mod caller;
 #[cfg(test)]
@@ -31,3 +34,16 @@ pub use self::{
     answerer::{answer, is_spoken_by},
     caller::{BriefLine, Outcome},
 };
+
+/// What a message begins with in a stream of gRPC: a flag and its length.
+pub const PREFIX: usize = 5;
+
+/// A message as it goes into such a stream.
+pub fn framed(message: &impl Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut framed = BytesMut::with_capacity(PREFIX + length);
+    framed.put_u8(0);
+    framed.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    message.encode_raw(&mut framed);
+    framed.freeze()
+}

@@ -1,11 +1,11 @@
 //! The runtime on its Unix socket: gRPC, and for those who speak it the brief protocol, which their first byte tells.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, sync::Arc};
 
-use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use bytes::{Buf as _, Bytes};
 use prost::Message;
 use rustix::net::{RecvFlags, recv};
-use sandgate_connection::brief;
+use sandgate_connection::brief::{self, PREFIX, framed};
 use sandgate_exec::task;
 use sandgate_proto::runtime::v1::runtime_service_server::{RuntimeService as _, RuntimeServiceServer};
 use sandgate_sys::QuietStream;
@@ -18,7 +18,11 @@ use tokio::{
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, transport::Error, transport::Server};
 
-use crate::{accepted::Accepted, network::is_over, service::Service};
+use crate::{
+    accepted::Accepted,
+    network::{ACCEPT_AGAIN, SILENCE, is_over},
+    service::Service,
+};
 
 /// What every connection may need.
 #[derive(Clone)]
@@ -30,13 +34,6 @@ struct Shared {
     /// Dropped with the last connection for brief calls.
     _alive: mpsc::Sender<()>,
 }
-
-/// How long a connection may be silent at first.
-const SILENCE: Duration = Duration::from_secs(10);
-/// After an accept that failed, most likely for lack of descriptors.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
-/// Before the payload of a message: a flag and its length.
-const PREFIX: usize = 5;
 
 /// Serves until it is over and the last call is answered.
 pub(crate) async fn serve(
@@ -157,13 +154,5 @@ async fn unary<Q: Message + Default, A: Message, F: Future<Output = Result<Respo
     }
     let request =
         Q::decode(message).map_err(|error| Status::internal(format!("the message does not decode: {error}")))?;
-    let answer = call(Request::new(request)).await?.into_inner();
-    let length = answer.encoded_len();
-    let mut message = BytesMut::with_capacity(PREFIX + length);
-    message.put_u8(0);
-    message.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    answer
-        .encode(&mut message)
-        .map_err(|error| Status::internal(error.to_string()))?;
-    Ok(message.freeze())
+    Ok(framed(call(Request::new(request)).await?.get_ref()))
 }

@@ -42,13 +42,13 @@ struct Shared {
 /// Connections at once; others wait to be accepted. Anybody can open one, and each is a descriptor.
 const MAX_CONNECTIONS: usize = 1_000;
 /// How long a connection may be silent at first.
-const SILENCE: Duration = Duration::from_secs(10);
+pub(crate) const SILENCE: Duration = Duration::from_secs(10);
 /// How HTTP/2 begins with prior knowledge. No method of HTTP/1.1 does.
 const HTTP2: &[u8] = b"PRI ";
 /// Between two looks at a beginning that came in pieces.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// After an accept that failed, most likely for lack of descriptors.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+pub(crate) const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 // === impl Network ===
 

@@ -3,10 +3,8 @@
 use std::collections::VecDeque;
 
 use bytes::{Buf as _, Bytes, BytesMut};
+use sandgate_connection::brief::PREFIX;
 use tonic::Status;
-
-/// A flag and the length.
-const PREFIX: usize = 5;
 
 /// Bytes of a stream as they come, given out as whole messages: a stream that breaks must not end within one.
 #[derive(Debug)]
@@ -123,16 +121,6 @@ impl Messages {
     }
 }
 
-/// The message as it goes into a stream.
-pub(super) fn framed(message: &impl prost::Message) -> Bytes {
-    let payload = message.encode_to_vec();
-    let mut framed = BytesMut::with_capacity(PREFIX + payload.len());
-    framed.extend_from_slice(&[0]);
-    framed.extend_from_slice(&u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes());
-    framed.extend_from_slice(&payload);
-    framed.freeze()
-}
-
 /// Takes the first of the whole messages off; gives its payload.
 fn first(whole: &mut Bytes) -> Bytes {
     let length = (&whole[1..]).get_u32() as usize;
@@ -142,6 +130,8 @@ fn first(whole: &mut Bytes) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use sandgate_connection::brief::framed;
+
     use super::*;
 
     fn message(size: u8) -> Vec<u8> {

@@ -5,11 +5,12 @@
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
+use sandgate_connection::brief::framed;
 use sandgate_errors::Refusal;
 use tonic::{Status, body::Body};
 
 use super::{
-    messages::{Messages, framed},
+    messages::Messages,
     stopping,
     streams::{MAX_MESSAGE, Relayed, Service, check_encoding, decoded, first_message, response, runtime_request},
 };

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, header};
 use http_body::Frame;
 use http_body_util::BodyExt as _;
+use sandgate_connection::brief::framed;
 use sandgate_errors::Refusal;
 use sandgate_proto::v1::{
     self as pb,
@@ -24,7 +25,7 @@ use tonic::{Code, Status, body::Body, server::NamedService};
 
 use super::{
     Sandboxes, exec, files,
-    messages::{Messages, framed},
+    messages::Messages,
     reach::Reached,
     requests::{Outlet, Requests},
     stopping,
